@@ -44,7 +44,7 @@ STARTS_PROCESSES = {"apart", "collect", "nats_server", "processes", "server", "s
 """Fixtures of tests that take longer than others."""
 
 
-NEEDS_A_CLUSTER = {"api_server", "helm"}
+NEEDS_A_CLUSTER = {"api_server"}
 """Fixtures whose tests get the mark `cluster`; in other folders a module has it."""
 
 

@@ -5,12 +5,13 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 
 import gymnasium
 import torch
+from tests.api.job_data import job_data
 from tests.waiting import wait_until
 from torch import nn
 
@@ -22,7 +23,7 @@ from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.worker import Worker
 from rollfleet_api.address import Address
-from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
@@ -78,15 +79,22 @@ class Server:
 
     def provision(self, **spec: object) -> CollectorJob:
         """Create the streams of a small job `default/test` with these fields of its spec, in camelCase."""
-        smallest = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
-        metadata = {"name": self.subjects.job, "namespace": self.subjects.namespace}
-        job = parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": smallest | spec})
+        job = parse_job(job_data({"name": self.subjects.job, "namespace": self.subjects.namespace}, **spec))
         link = Link(self.address(), role=None)
         try:
             link.call(provision(link, job), timeout_s=60)
         finally:
             link.close()
         return job
+
+    def start_worker(self, job: CollectorJob, index: int) -> "WorkerThread":
+        """Start a worker of a provisioned job; it ends at the latest when this server does."""
+        return WorkerThread(self, job, index)
+
+    def start_workers(self, **spec: object) -> "list[WorkerThread]":
+        """Provision a job with these fields of its spec, and start all of its workers."""
+        job = self.provision(**spec)
+        return [WorkerThread(self, job, index) for index in range(job.spec.workers)]
 
     def kill(self) -> None:
         self._running.child.kill(signal.SIGKILL)
@@ -184,7 +192,4 @@ def deafen(link: Link) -> None:
     link.call(unsubscribe())
 
 
-AllocatesAtMost = Callable[[int], AbstractContextManager[None]]
 Connect = Callable[..., Collector]
-StartWorker = Callable[[CollectorJob, int], WorkerThread]
-StartWorkers = Callable[..., list[WorkerThread]]

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import tomllib
 from hashlib import sha256
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.control.chart.helm import ABSENT, find, tools
 
 WORKFLOWS = ("tests", "release", "docs")
 
@@ -94,12 +94,10 @@ def test_the_plugin_names_the_command_that_installs_what_it_needs(plugin: Path) 
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.cluster
 def test_the_packaged_chart_has_the_images_of_its_registry(repository: Path, tmp_path: Path) -> None:
-    tools = os.pathsep.join([os.environ["PATH"], os.environ.get("KUBEBUILDER_ASSETS", "")])
-    if not (helm := shutil.which("helm", path=tools)):
-        pytest.skip("helm is not installed: put it on the PATH or into KUBEBUILDER_ASSETS")
-    environ = os.environ | {"PATH": tools, "REGISTRY": "registry.example/team"}
+    if not (helm := find("helm")):
+        pytest.skip(ABSENT)
+    environ = os.environ | {"PATH": tools(), "REGISTRY": "registry.example/team"}
     subprocess.run([repository / "charts/package", tmp_path], env=environ, check=True, capture_output=True)
     (chart,) = tmp_path.glob("rollfleet-*.tgz")
     shown = subprocess.run([helm, "show", "values", chart], capture_output=True, text=True, check=True).stdout

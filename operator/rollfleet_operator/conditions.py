@@ -1,7 +1,7 @@
 """The six conditions of a job, for `kubectl wait` and for people."""
 
-from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
+from rollfleet_api.reported import progress
 from rollfleet_api.status import Condition, ConditionStatus, ConditionType
 from rollfleet_operator.problems import Problem, clip, problems
 from rollfleet_operator.snapshot import Snapshot
@@ -45,13 +45,7 @@ def _progressing(snapshot: Snapshot) -> Condition:
     run = current_run(snapshot.job, snapshot.observed, Role.WORKER)
     if any(other.name.role is Role.WORKER and other != run for other in snapshot.observed.runs):
         return progressing("Rolling", "workers with an earlier spec are leaving")
-    if WorkerState.COLLECTING in snapshot.states:
-        return progressing("Collecting", "workers are collecting")
-    if WorkerState.WAITING_FOR_WEIGHTS in snapshot.states:
-        return progressing("WaitingForWeights", "workers wait for the learner's first weights, or for newer ones")
-    if WorkerState.WAITING_FOR_LEARNER in snapshot.states:
-        return progressing("WaitingForLearner", "workers wait for the learner")
-    return progressing("Starting", "workers are starting")
+    return progressing(*progress(snapshot.states))
 
 
 def _degraded(snapshot: Snapshot) -> Condition:

@@ -1,10 +1,10 @@
 """What a job's status takes from heartbeats: the same on a cluster and on one machine."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from math import isfinite
 from typing import Final
 
-from rollfleet_api.messages import Evaluation, LearnerStatus, WorkerStatus
+from rollfleet_api.messages import Evaluation, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.status import BatchesStatus, EvaluationStatus, WaitsStatus
 
 _MOST_SECONDS: Final = 1e9
@@ -28,6 +28,17 @@ def reported(learner: LearnerStatus | None, workers: Iterable[WorkerStatus]) -> 
         "applied_version": learner.applied_version or None,
         "batches": BatchesStatus(delivered=learner.batches, dropped=learner.dropped),
     }
+
+
+def progress(states: Set[WorkerState]) -> tuple[str, str]:
+    """Return the reason and the message of the condition Progressing, from the states of the workers that run."""
+    if WorkerState.COLLECTING in states:
+        return "Collecting", "workers are collecting"
+    if WorkerState.WAITING_FOR_WEIGHTS in states:
+        return "WaitingForWeights", "workers wait for the learner's first weights, or for newer ones"
+    if WorkerState.WAITING_FOR_LEARNER in states:
+        return "WaitingForLearner", "workers wait for the learner"
+    return "Starting", "workers are starting"
 
 
 def _waits(learner: LearnerStatus, workers: Iterable[WorkerStatus]) -> WaitsStatus:

@@ -1,20 +1,18 @@
 """A job from `kubectl apply` to its end, on a whole cluster."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.cluster.lab import Lab, Release
+from tests.cluster.lab import Lab, Release
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
-def test_installation_answers(release: "Release") -> None:
+def test_installation_answers(release: Release) -> None:
     assert "Phase:          Succeeded" in release.helm("test")
 
 
-def test_cartpole_is_solved_and_its_job_completes(lab: "Lab", cartpole: dict[str, Any]) -> None:
+def test_cartpole_is_solved_and_its_job_completes(lab: Lab, cartpole: dict[str, Any]) -> None:
     lab.apply(cartpole)
     lab.kubectl("wait", "collectorjob/cartpole", "--for=condition=Ready", "--timeout=300s")
     seen = lab.wait_for_frames("cartpole", more_than=0)

@@ -5,13 +5,10 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.cluster.lab import Lab, counting_job, run
-
-if TYPE_CHECKING:
-    from tests.cluster.lab import Release
+from tests.cluster.lab import Lab, Release, counting_job, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -40,7 +37,7 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def running(release: "Release", repository: Path) -> Iterator[Running]:
+def running(release: Release, repository: Path) -> Iterator[Running]:
     """The job, with two workers that collect."""
     lab = Lab(release)
     yield Running(lab, counting_job(lab, repository))

@@ -1,19 +1,15 @@
 """Whatever is deleted in mid-run, the job goes on."""
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.cluster.lab import Lab, Release
+from tests.cluster.lab import Lab, Release
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
-def test_a_job_outlives_a_worker_the_operator_and_nats(
-    lab: "Lab", release: "Release", counting: dict[str, Any]
-) -> None:
+def test_a_job_outlives_a_worker_the_operator_and_nats(lab: Lab, release: Release, counting: dict[str, Any]) -> None:
     desired = counting["spec"]["workers"]
     lab.apply(counting)
     frames = lab.wait_for_frames("counting", more_than=0)["frames"]
@@ -33,7 +29,7 @@ def test_a_job_outlives_a_worker_the_operator_and_nats(
     assert names(lab) == workers, "neither was noticed by a worker"
 
 
-def test_a_job_whose_learner_is_deleted_in_mid_run_completes(lab: "Lab", counting: dict[str, Any]) -> None:
+def test_a_job_whose_learner_is_deleted_in_mid_run_completes(lab: Lab, counting: dict[str, Any]) -> None:
     total = counting["spec"]["collect"]["totalFrames"] = 200 * counting["spec"]["collect"]["framesPerBatch"]
     lab.apply(counting)
     before = lab.wait_for_frames("counting", more_than=10_000)
@@ -51,7 +47,7 @@ def test_a_job_whose_learner_is_deleted_in_mid_run_completes(lab: "Lab", countin
     assert lab.status("counting")["frames"] == total
 
 
-def names(lab: "Lab") -> set[str]:
+def names(lab: Lab) -> set[str]:
     return {pod["metadata"]["name"] for pod in lab.pods("worker")}
 
 

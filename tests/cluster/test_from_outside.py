@@ -1,24 +1,22 @@
 """A learner outside of the cluster, with the rights of `rollfleet-user` and `rollfleet-tunnel` alone."""
 
+import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
-from tests.cluster.lab import run
+from tests.cluster.lab import Lab, run
 from tests.notebooks import shown_by
 from tests.running import running
 
 from rollfleet import Cluster, Jobs, connect
 from rollfleet.errors import ClusterError
-
-if TYPE_CHECKING:
-    from tests.cluster.lab import Lab
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -48,9 +46,21 @@ print(torch.allclose(difference, -torch.ones_like(difference), atol=1e-4))
 collector.shutdown()
 """
 
+KEEPING = """
+from pathlib import Path
+
+import rollfleet
+
+with rollfleet.connect(policy=None) as collector:
+    for batch in collector:
+        print(batch.shape)
+    Path("runs").mkdir()
+    Path("runs/policy.txt").write_text("trained")
+"""
+
 
 @pytest.fixture
-def as_user(lab: "Lab", tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def as_user(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The kubeconfig of a user who may do only what a learner outside of the cluster needs."""
     account = f"--serviceaccount={lab.namespace}:{USER}"
     lab.kubectl("create", "serviceaccount", USER)
@@ -75,7 +85,7 @@ def wait_for(condition: Callable[[], object], timeout_s: float) -> None:
         time.sleep(1)
 
 
-def test_one_program_trains_on_the_cluster_and_leaves_nothing(lab: "Lab", repository: Path, as_user: Path) -> None:
+def test_one_program_trains_on_the_cluster_and_leaves_nothing(lab: Lab, repository: Path, as_user: Path) -> None:
     program = [sys.executable, str(repository / "examples/anywhere.py"), "--frames=2048", "--workers=2"]
     done = subprocess.run([*program, f"--namespace={lab.namespace}"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -86,7 +96,7 @@ def test_one_program_trains_on_the_cluster_and_leaves_nothing(lab: "Lab", reposi
 
 @pytest.mark.slow
 def test_the_notebook_trains_on_the_cluster_and_explains_its_job(
-    lab: "Lab", repository: Path, as_user: Path, tmp_path: Path
+    lab: Lab, repository: Path, as_user: Path, tmp_path: Path
 ) -> None:
     shown = shown_by(repository / "docs/notebooks/cluster.ipynb", tmp_path)
     assert "2 of 2 workers are ready" in shown
@@ -95,7 +105,7 @@ def test_the_notebook_trains_on_the_cluster_and_explains_its_job(
     wait_for(lambda: not Jobs().list(), timeout_s=60)
 
 
-def test_a_learner_joins_a_job_through_the_api_server(lab: "Lab", as_user: Path) -> None:
+def test_a_learner_joins_a_job_through_the_api_server(lab: Lab, as_user: Path) -> None:
     jobs = Jobs()
     spec = {
         "workers": 1,
@@ -112,7 +122,7 @@ def test_a_learner_joins_a_job_through_the_api_server(lab: "Lab", as_user: Path)
     jobs.wait("joined", "Complete", timeout_s=60)
 
 
-def test_a_program_that_is_killed_leaves_nothing(lab: "Lab", as_user: Path) -> None:
+def test_a_program_that_is_killed_leaves_nothing(lab: Lab, as_user: Path) -> None:
     place = Cluster(name="killed", learner_timeout_s=10)
     program = (
         "import rollfleet\n"
@@ -128,7 +138,7 @@ def test_a_program_that_is_killed_leaves_nothing(lab: "Lab", as_user: Path) -> N
     wait_for(lambda: not lab.pods("worker"), timeout_s=120)
 
 
-def test_a_program_of_torchrl_trains_in_pods_unchanged(lab: "Lab", as_user: Path, tmp_path: Path) -> None:
+def test_a_program_of_torchrl_trains_in_pods_unchanged(lab: Lab, as_user: Path, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(TORCHRL)
     command = [sys.executable, "-W", "ignore", "-m", "rollfleet.torchrl", "--workers=2", f"--namespace={lab.namespace}"]
@@ -138,6 +148,26 @@ def test_a_program_of_torchrl_trains_in_pods_unchanged(lab: "Lab", as_user: Path
     wait_for(lambda: not Jobs().list(), timeout_s=60)
 
 
-def test_a_missing_right_is_named(lab: "Lab", as_user: Path) -> None:
+@pytest.mark.skipif(os.environ.get("VOLUMES") != "true", reason="this cluster has no class of volumes")
+def test_a_learners_files_are_fetched_after_its_end(lab: Lab, as_user: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(KEEPING)
+    spec = {"env": {"id": "CartPole-v1"}, "policy": {"random": {}}, "delivery": {"maxBytes": "64Mi"}}
+    spec["collect"] = {"framesPerBatch": 64, "totalFrames": 64}
+    kind = {"apiVersion": "rollfleet.dev/v1alpha1", "kind": "CollectorJob"}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({**kind, "metadata": {"name": "keeping"}, "spec": spec}))
+    for command in (
+        ["submit", "job.yaml", "--learner", "train.py", "--keep", "16Mi", "--follow"],
+        ["fetch", "keeping", "--to", "mine"],
+    ):
+        program = [sys.executable, "-m", "rollfleet", *command]
+        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mine/runs/policy.txt").read_text() == "trained"
+    assert [job.metadata.name for job in Jobs().list()] == ["keeping"]
+    Jobs().delete("keeping")
+    wait_for(lambda: not lab.kubectl("get", "persistentvolumeclaims", "--output=name"), timeout_s=120)
+
+
+def test_a_missing_right_is_named(lab: Lab, as_user: Path) -> None:
     with pytest.raises(ClusterError, match=r"you may not get Secret default/any-learner-nats: ask .* rollfleet-user"):
         connect("default/any")

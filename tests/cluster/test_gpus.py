@@ -1,14 +1,10 @@
 """Pods request GPUs, and a pod without one reports why. The node has four (perhaps only as a number)."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.cluster.lab import Lab
-
-from tests.cluster.lab import run
+from tests.cluster.lab import Lab, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -34,7 +30,7 @@ def gpu_job(*, workers: int, count: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def four_gpus(lab: "Lab") -> None:
+def four_gpus(lab: Lab) -> None:
     """A cluster whose nodes have four GPUs together."""
     nodes = json.loads(run("kubectl", "get", "nodes", "--output=json"))["items"]
     found = sum(int(node["status"]["allocatable"].get(RESOURCE, 0)) for node in nodes)
@@ -43,7 +39,7 @@ def four_gpus(lab: "Lab") -> None:
 
 
 @pytest.mark.usefixtures("four_gpus")
-def test_four_workers_take_four_gpus_and_a_fifth_reports_that_none_is_left(lab: "Lab") -> None:
+def test_four_workers_take_four_gpus_and_a_fifth_reports_that_none_is_left(lab: Lab) -> None:
     lab.apply(gpu_job(workers=4, count=1))
     lab.wait_for_workers("gpus", 4)
     assert lab.status("gpus")["gpus"] == 4
@@ -67,7 +63,7 @@ def test_four_workers_take_four_gpus_and_a_fifth_reports_that_none_is_left(lab: 
 
 
 @pytest.mark.usefixtures("four_gpus")
-def test_nine_gpus_on_a_pod_are_refused_with_a_reason(lab: "Lab") -> None:
+def test_nine_gpus_on_a_pod_are_refused_with_a_reason(lab: Lab) -> None:
     lab.apply(gpu_job(workers=1, count=9))
     lab.kubectl("wait", "collectorjob/gpus", "--for=condition=Degraded", f"--timeout={ASKED_S}s")
     condition = lab.condition("gpus", "Degraded")

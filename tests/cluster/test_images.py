@@ -2,12 +2,10 @@
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.cluster.lab import Lab, Release
+from tests.cluster.lab import Lab, Release
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -34,7 +32,7 @@ def seen(kubectl: Callable[..., str], pod: str) -> dict[str, Any]:
 
 
 def test_programs_run_unprivileged_without_write_access_or_build_tools(
-    release: "Release", lab: "Lab", counting: dict[str, Any]
+    release: Release, lab: Lab, counting: dict[str, Any]
 ) -> None:
     del counting["spec"]["learner"]  # it has the workers' image
     lab.apply(counting)

@@ -5,14 +5,11 @@ All three run on one node where the cluster has no more.
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.cluster.lab import run
+from tests.cluster.lab import Lab, Release, run
 from tests.waiting import wait_until
-
-if TYPE_CHECKING:
-    from tests.cluster.lab import Lab, Release
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -40,7 +37,7 @@ OF_NATS = "--selector=app.kubernetes.io/component=nats"
 
 
 @pytest.fixture(scope="module")
-def release(release: "Release") -> Iterator["Release"]:
+def release(release: Release) -> Iterator[Release]:
     """The chart with three NATS servers, for the tests of this module."""
     release.uninstall()
     try:
@@ -52,7 +49,7 @@ def release(release: "Release") -> Iterator["Release"]:
 
 
 @pytest.fixture
-def before(lab: "Lab", counting: dict[str, Any]) -> set[str]:
+def before(lab: Lab, counting: dict[str, Any]) -> set[str]:
     counting["spec"]["delivery"]["replicas"] = 3
     lab.apply(counting)
     lab.wait_for_workers("counting", 2)
@@ -60,29 +57,29 @@ def before(lab: "Lab", counting: dict[str, Any]) -> set[str]:
     return pods(lab)
 
 
-def pods(lab: "Lab") -> set[str]:
+def pods(lab: Lab) -> set[str]:
     return {pod["metadata"]["uid"] for role in ("worker", "learner") for pod in lab.pods(role)}
 
 
-def uid(release: "Release", pod: str) -> str:
+def uid(release: Release, pod: str) -> str:
     """The UID of a pod; empty: there is none now."""
     return release.kubectl("get", "pod", pod, "--ignore-not-found", "--output=jsonpath={.metadata.uid}")
 
 
-def goes_on(lab: "Lab") -> None:
+def goes_on(lab: Lab) -> None:
     lab.wait_for_frames("counting", more_than=lab.status("counting")["frames"] + 20 * 512)
 
 
-def is_back(release: "Release") -> None:
+def is_back(release: Release) -> None:
     release.kubectl("rollout", "status", "statefulset/rollfleet-nats", "--timeout=300s")
 
 
-def is_replaced(release: "Release", pod: str, before: str) -> None:
+def is_replaced(release: Release, pod: str, before: str) -> None:
     wait_until(lambda: uid(release, pod) != before, 120.0)  # `kubectl wait --for=delete` may wait for the next one
     is_back(release)
 
 
-def check(lab: "Lab", before: set[str]) -> None:
+def check(lab: Lab, before: set[str]) -> None:
     """Check that nothing was restarted or lost, and that the learner never waited for long."""
     goes_on(lab)
     assert pods(lab) == before
@@ -90,7 +87,7 @@ def check(lab: "Lab", before: set[str]) -> None:
     assert lab.longest_pause_s() < MOST_PAUSE_S
 
 
-def evicts(release: "Release", pod: str) -> bool:
+def evicts(release: Release, pod: str) -> bool:
     """Ask for an eviction, as `kubectl drain` does; return whether it is granted."""
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": release.namespace}}
     path = f"/api/v1/namespaces/{release.namespace}/pods/{pod}/eviction"
@@ -98,7 +95,7 @@ def evicts(release: "Release", pod: str) -> bool:
 
 
 def test_a_job_goes_on_while_one_server_after_the_other_is_drained(
-    lab: "Lab", release: "Release", before: set[str]
+    lab: Lab, release: Release, before: set[str]
 ) -> None:
     for server, other in zip(SERVERS, SERVERS[1:] + SERVERS[:1], strict=True):
         evicted = uid(release, server)
@@ -109,7 +106,7 @@ def test_a_job_goes_on_while_one_server_after_the_other_is_drained(
     check(lab, before)
 
 
-def test_a_job_goes_on_while_all_servers_are_updated(lab: "Lab", release: "Release", before: set[str]) -> None:
+def test_a_job_goes_on_while_all_servers_are_updated(lab: Lab, release: Release, before: set[str]) -> None:
     servers = release.kubectl("get", "pods", OF_NATS, "--output=jsonpath={.items[*].metadata.uid}").split()
     release.helm("upgrade", *VALUES, "--set=nats.maxPendingBytes=40000000", "--timeout=900s")
     updated = release.kubectl("get", "pods", OF_NATS, "--output=jsonpath={.items[*].metadata.uid}").split()
@@ -118,7 +115,7 @@ def test_a_job_goes_on_while_all_servers_are_updated(lab: "Lab", release: "Relea
     check(lab, before)
 
 
-def test_a_job_goes_on_while_a_server_is_killed(lab: "Lab", release: "Release", before: set[str]) -> None:
+def test_a_job_goes_on_while_a_server_is_killed(lab: Lab, release: Release, before: set[str]) -> None:
     """The last test here: nats-server 2.15 may need its startup probe, after five minutes, to come back."""
     release.kubectl("delete", "pod", SERVERS[0], "--grace-period=0", "--force")
     check(lab, before)

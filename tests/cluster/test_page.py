@@ -9,15 +9,12 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from http.cookiejar import CookieJar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
-from tests.cluster.lab import Lab, counting_job, run
+from tests.cluster.lab import Lab, Release, counting_job, run
 from tests.running import running
-
-if TYPE_CHECKING:
-    from tests.cluster.lab import Release
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -43,7 +40,7 @@ class Page:
 
 
 @pytest.fixture
-def kubeconfig(lab: Lab, release: "Release", tmp_path: Path) -> Iterator[Path]:
+def kubeconfig(lab: Lab, release: Release, tmp_path: Path) -> Iterator[Path]:
     """The kubeconfig of a user of the lab's namespace who may reach the page."""
     account = f"--serviceaccount={lab.namespace}:{USER}"
     lab.kubectl("create", "serviceaccount", USER)
@@ -60,7 +57,7 @@ def kubeconfig(lab: Lab, release: "Release", tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def page(release: "Release", kubeconfig: Path) -> Iterator[Page]:
+def page(release: Release, kubeconfig: Path) -> Iterator[Page]:
     """The page, as the command opens it."""
     options = [f"--namespace={release.namespace}", f"--kubeconfig={kubeconfig}"]
     with running(sys.executable, "-m", "rollfleet", "ui", *options, stdout=subprocess.PIPE) as program:
@@ -72,7 +69,7 @@ def page(release: "Release", kubeconfig: Path) -> Iterator[Page]:
 
 
 @pytest.fixture
-def theirs(release: "Release", repository: Path) -> Iterator[Lab]:
+def theirs(release: Release, repository: Path) -> Iterator[Lab]:
     """Another namespace, with a suspended job."""
     theirs = Lab(release)
     job = counting_job(theirs, repository)
@@ -90,7 +87,7 @@ def wait_for(condition: Callable[[], object], timeout_s: float = 120) -> None:
 
 
 def test_a_user_watches_the_jobs_of_one_namespace(
-    lab: Lab, theirs: Lab, page: Page, release: "Release", counting: dict[str, Any]
+    lab: Lab, theirs: Lab, page: Page, release: Release, counting: dict[str, Any]
 ) -> None:
     assert "<html" in page.index
     lab.apply(counting)

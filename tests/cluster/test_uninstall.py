@@ -1,12 +1,9 @@
 """An uninstall leaves the definition of CollectorJobs, and with it the jobs (`crds.keep`), and nothing else."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.cluster.lab import run
-
-if TYPE_CHECKING:
-    from tests.cluster.lab import Lab, Release
+from tests.cluster.lab import Lab, Release, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -32,7 +29,7 @@ def cluster_wide() -> set[str]:
 
 
 def test_an_uninstall_leaves_the_definition_and_the_jobs_which_go_without_an_operator(
-    release: "Release", lab: "Lab", counting: dict[str, Any]
+    release: Release, lab: Lab, counting: dict[str, Any]
 ) -> None:
     lab.apply(counting)
     lab.wait_for_frames("counting", more_than=0)
@@ -51,7 +48,7 @@ def test_an_uninstall_leaves_the_definition_and_the_jobs_which_go_without_an_ope
         release.install()
 
 
-def test_new_installation_takes_over_the_jobs(release: "Release", lab: "Lab", counting: dict[str, Any]) -> None:
+def test_new_installation_takes_over_the_jobs(release: Release, lab: Lab, counting: dict[str, Any]) -> None:
     counting["spec"]["suspend"] = True
     lab.apply(counting)
     lab.kubectl("wait", "collectorjob/counting", "--for=condition=Suspended", "--timeout=60s")

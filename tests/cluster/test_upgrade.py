@@ -3,19 +3,16 @@
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.cluster.lab import run
-
-if TYPE_CHECKING:
-    from tests.cluster.lab import Lab, Release
+from tests.cluster.lab import Lab, Release, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
 def test_an_upgrade_restarts_neither_workers_nor_learner_nor_nats(
-    release: "Release", lab: "Lab", counting: dict[str, Any], repository: Path, tmp_path: Path
+    release: Release, lab: Lab, counting: dict[str, Any], repository: Path, tmp_path: Path
 ) -> None:
     lab.apply(counting)
     lab.wait_for_workers("counting", 2)
@@ -46,11 +43,11 @@ def test_an_upgrade_restarts_neither_workers_nor_learner_nor_nats(
         release.install()
 
 
-def installed(release: "Release", component: str) -> set[str]:
+def installed(release: Release, component: str) -> set[str]:
     """The pods of a part of the installation, each by what no other ever has."""
     selector = f"--selector=app.kubernetes.io/component={component}"
     return set(release.kubectl("get", "pods", selector, "--output=jsonpath={.items[*].metadata.uid}").split())
 
 
-def pods(lab: "Lab") -> set[str]:
+def pods(lab: Lab) -> set[str]:
     return {pod["metadata"]["uid"] for role in ("worker", "learner") for pod in lab.pods(role)}

@@ -1,35 +1,23 @@
 """Every code block of Rollfleet on the pages for users of other libraries runs."""
 
-import os
 import re
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
+from tests.pages import blocks, shell
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # TorchRL warns about its own classes
     from rollfleet import torchrl
 
+RUN = "RL_WARNINGS=False python -W error block.py"
 PAGES = ["coming-from-torchrl.md", "coming-from-ray.md", "coming-from-sb3.md", "slurm.md"]
-BIN = Path(sys.executable).parent
 
 
 def page(repository: Path, name: str) -> str:
     return (repository / "docs" / name).read_text()
-
-
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^ *```{language}\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
-
-
-def run(command: list[str], folder: Path) -> str:
-    environ = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "RL_WARNINGS": "False"}
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.mark.slow
@@ -38,7 +26,7 @@ def test_each_block_for_users_of_torchrl_runs(number: int, repository: Path, tmp
     ours = blocks(page(repository, "coming-from-torchrl.md"), "python")
     assert len(ours) == 2
     (tmp_path / "block.py").write_text(ours[number])
-    run([sys.executable, "-W", "error", "block.py"], tmp_path)
+    shell(RUN, tmp_path)
 
 
 @pytest.mark.slow
@@ -47,7 +35,7 @@ def test_job_and_learner_for_users_of_ray_run_by_their_command(repository: Path,
     (job,), (learner,), (command,) = (blocks(text, language) for language in ("yaml", "python", "bash"))
     (tmp_path / "job.yaml").write_text(job)
     (tmp_path / "learner.py").write_text(learner)
-    assert re.search(r"^8192 \{0: \d+, 1: \d+\} \d+$", run(["bash", "-ec", command], tmp_path), re.MULTILINE)
+    assert re.search(r"^8192 \{0: \d+, 1: \d+\} \d+$", shell(command, tmp_path), re.MULTILINE)
 
 
 def test_each_block_that_does_not_run_here_says_whose_it_is(repository: Path) -> None:
@@ -73,4 +61,4 @@ def test_every_name_is_on_the_page_for_users_of_torchrl(name: str, repository: P
 def test_the_block_for_users_of_sb3_runs(repository: Path, tmp_path: Path) -> None:
     (block,) = blocks(page(repository, "coming-from-sb3.md"), "python")
     (tmp_path / "block.py").write_text(block)
-    assert run([sys.executable, "-W", "error", "block.py"], tmp_path).count("torch.Size([4, 128])") == 4
+    assert shell(RUN, tmp_path).count("torch.Size([4, 128])") == 4

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from tests.api.job_data import job_data
+from tests.pages import blocks
 
 from rollfleet.cli.main import app
 from rollfleet_api.documents import read_jobs
-from rollfleet_api.job import API_VERSION, KIND
+from rollfleet_api.job import KIND
 from rollfleet_api.validation import parse_job
 
 COMMANDS = typer.main.get_command(app)
@@ -19,10 +21,6 @@ COMMANDS = typer.main.get_command(app)
 @pytest.fixture
 def pages(repository: Path) -> dict[Path, str]:
     return {path: path.read_text() for path in [*(repository / "docs").rglob("*.md"), repository / "README.md"]}
-
-
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^ *```{language}\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
 
 
 def test_every_shown_job_is_valid(pages: dict[Path, str]) -> None:
@@ -39,9 +37,8 @@ def test_every_shown_job_is_valid(pages: dict[Path, str]) -> None:
 
 
 def test_every_shown_part_of_a_job_is_valid(pages: dict[Path, str]) -> None:
-    smallest = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
     shown = {
-        f"{path.name}: {text}": smallest | part["spec"]
+        f"{path.name}: {text}": part["spec"]
         for path, page in pages.items()
         for text in blocks(page, "yaml")
         for part in yaml.safe_load_all(text)
@@ -49,9 +46,7 @@ def test_every_shown_part_of_a_job_is_valid(pages: dict[Path, str]) -> None:
     }
     assert len(shown) > 3
     for origin, spec in shown.items():
-        assert parse_job(
-            {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "a"}, "spec": spec}, origin=origin
-        )
+        assert parse_job(job_data(**spec), origin=origin)
 
 
 def test_every_link_within_the_repository_leads_to_a_file(pages: dict[Path, str]) -> None:

@@ -1,28 +1,14 @@
 """Every command and code block of the README runs."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-BIN = Path(sys.executable).parent
-
-
-def blocks(repository: Path, language: str) -> list[str]:
-    text = (repository / "README.md").read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+from tests.pages import blocks, shell
 
 
-def shell(command: str, folder: Path) -> str:
-    environ = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-ec", command], cwd=folder, env=environ, capture_output=True, text=True, timeout=110, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def of_readme(repository: Path, language: str) -> list[str]:
+    return blocks((repository / "README.md").read_text(), language)
 
 
 def test_every_block_is_of_a_kind_that_tests_run(repository: Path) -> None:
@@ -31,7 +17,7 @@ def test_every_block_is_of_a_kind_that_tests_run(repository: Path) -> None:
 
 
 def test_the_first_two_commands_are_targets_of_the_makefile(repository: Path) -> None:
-    commands = blocks(repository, "bash")
+    commands = of_readme(repository, "bash")
     assert commands[:2] == ["make demo\n", "make test\n"]
     assert "rollfleet run examples/cartpole/job.yaml" in shell("make --dry-run demo", repository)
     assert "pytest" in shell("make --dry-run test", repository)
@@ -39,15 +25,15 @@ def test_the_first_two_commands_are_targets_of_the_makefile(repository: Path) ->
 
 @pytest.mark.slow
 def test_the_job_and_the_learner_run_by_the_commands_below_them(repository: Path, tmp_path: Path) -> None:
-    (job,), (learner, _) = blocks(repository, "yaml"), blocks(repository, "python")
+    (job,), (learner, _) = of_readme(repository, "yaml"), of_readme(repository, "python")
     (tmp_path / "job.yaml").write_text(job)
     (tmp_path / "learner.py").write_text(learner)
-    validate, run = blocks(repository, "bash")[2:]
+    validate, run = of_readme(repository, "bash")[2:]
     assert "is valid" in shell(validate, tmp_path)
     output = shell(run, tmp_path)
     assert re.search(r"^30720 .*\{0: \d+, 1: \d+\}$", output, re.MULTILINE), output
 
 
 def test_the_collector_without_a_job_runs(repository: Path, tmp_path: Path) -> None:
-    (tmp_path / "collector.py").write_text(blocks(repository, "python")[1])
+    (tmp_path / "collector.py").write_text(of_readme(repository, "python")[1])
     assert shell("python collector.py", tmp_path).count("torch.Size([8, 128])") == 10

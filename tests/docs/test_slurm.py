@@ -1,19 +1,14 @@
 """docs/slurm.md, followed step by step, without Slurm: the test starts the tasks of the array."""
 
-import os
-import re
 import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-
-if TYPE_CHECKING:
-    from tests.job_server import Server
+from tests.job_server import Server
+from tests.pages import blocks, environ
 
 WORKERS = 3
 JOB = {
@@ -40,14 +35,13 @@ PATIENCE_S = 180
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * PATIENCE_S)
-def test_the_page_can_be_followed(repository: Path, server: "Server", tmp_path: Path) -> None:
+def test_the_page_can_be_followed(repository: Path, server: Server, tmp_path: Path) -> None:
     page = (repository / "docs/slurm.md").read_text()
-    steps = [dedent(step) for step in re.findall(r"^ *```(?:sh|bash)\n(.*?)^ *```$", page, re.DOTALL | re.MULTILINE)]
+    steps = [dedent(step) for step in blocks(page, "sh", "bash")]
     submit, worker, learner = (step.replace("nats://learner.example:4222", server.url()) for step in steps)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
     (tmp_path / "learner.py").write_text(LEARNER)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("ROLLFLEET_")}
-    environ = kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"}
+    kept = {name: value for name, value in environ().items() if not name.startswith("ROLLFLEET_")}
 
     with ExitStack() as stack:
 
@@ -55,7 +49,7 @@ def test_the_page_can_be_followed(repository: Path, server: "Server", tmp_path: 
             program = subprocess.Popen(
                 ["bash", "-c", script],
                 cwd=tmp_path,
-                env=environ | variables,
+                env=kept | variables,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

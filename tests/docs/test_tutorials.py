@@ -4,15 +4,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.pages import BLOCK, environ
 from tests.ports import free_ports
 
-BIN = Path(sys.executable).parent
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGES = ("tutorials/first-environment", "tutorials/own-policy", "tutorials/from-cleanrl", "troubleshooting")
 
 
@@ -22,11 +20,10 @@ def blocks(repository: Path, page: str) -> list[tuple[str, str]]:
 
 
 def shell(command: str, folder: Path) -> "subprocess.Popen[str]":
-    environ = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.Popen(
         ["bash", "-ec", command],
         cwd=folder,
-        env=environ,
+        env=environ(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

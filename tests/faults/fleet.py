@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from nats.errors import Error as NatsError
+from tests.api.job_data import job_data
 from tests.nats_servers import SUBJECTS, TENANT, TENANTS_JOB, NatsServers
 
 from rollfleet.errors import Timeout
 from rollfleet.nats.state import read_bytes
 from rollfleet.nats.streams import ask, own
-from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.permissions import Role
 from rollfleet_api.ranks import ALONE
 from rollfleet_api.streams import batches_stream, state_stream
@@ -156,12 +156,11 @@ class Fleet:
 
     def __init__(self, folder: Path, *, servers: int = 1, max_payload: int = 1 << 20, **spec: Any) -> None:
         self._folder = folder
-        document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "test"}, "spec": spec}
-        self.job = parse_job(document)
+        self.job = parse_job(job_data({"name": SUBJECTS.job}, **spec))
         self._nats = NatsServers(folder, servers, max_payload=max_payload)
         self._nats.provision(self.job)
         self._link = self._nats.link()
-        tenant = parse_job(document | {"metadata": {"name": TENANTS_JOB.job}})
+        tenant = parse_job(job_data({"name": TENANTS_JOB.job}, **spec))
         for stream in (state_stream(tenant, TENANTS_BYTES), batches_stream(tenant)):
             self._link.call(ask(self._link, f"STREAM.CREATE.{stream['name']}", stream), timeout_s=10)
         self._link.call(own(self._link, self.job), timeout_s=10)

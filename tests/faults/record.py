@@ -2,22 +2,21 @@
 
 from collections import defaultdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tests.faults.fleet import Fleet
+from tests.faults.fleet import Fleet
 
 GROWS_AT_MOST = 400 << 20  # growth of a learner's memory in a schedule, in bytes
 
 
-def missing(fleet: "Fleet", lost_at: list[float]) -> set[str]:
+def missing(fleet: Fleet, lost_at: list[float]) -> set[str]:
     """Return the batches that NATS confirmed after its last loss of storage, and that no learner received."""
     handed = {fragment["identity"] for each in fleet.events("handed over") for fragment in each["fragments"]}
     last_loss = max(lost_at, default=0.0)
     return {each["identity"] for each in fleet.events("stored") if each["s"] > last_loss} - handed
 
 
-def check(fleet: "Fleet") -> None:
+def check(fleet: Fleet) -> None:
     """Check the facts that hold for every run."""
     handed = fleet.events("handed over")
     fragments = [(each, fragment) for each in handed for fragment in each["fragments"]]

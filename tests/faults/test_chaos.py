@@ -10,17 +10,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.faults.fleet import Fleet
+from tests.faults.record import check, missing
 
 from rollfleet_api.permissions import Role
 
-if TYPE_CHECKING:
-    from tests.faults.fleet import Fleet
-from tests.faults.record import check, missing
-
-StartFleet = Callable[..., "Fleet"]
+StartFleet = Callable[..., Fleet]
 QUICK = "0-4"
 RECOVERS_WITHIN_S = 120.0
 FAULTS = (
@@ -110,7 +108,7 @@ def schedule(seed: int) -> Schedule:
 
 
 class Breaking:
-    def __init__(self, fleet: "Fleet", schedule: Schedule) -> None:
+    def __init__(self, fleet: Fleet, schedule: Schedule) -> None:
         self._fleet, self._schedule = fleet, schedule
         self._undo: list[tuple[float, Callable[[], None]]] = []
         self._down: set[str] = set()

@@ -5,13 +5,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.faults.fleet import Fleet
 from tests.faults.record import check, missing
-
-if TYPE_CHECKING:
-    from tests.faults.fleet import Fleet
 
 SPEC: dict[str, Any] = {
     "workers": 2,
@@ -60,7 +58,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
 def test_a_full_disk_pauses_the_job_and_loses_no_batch(
-    mode: str, disk: Disk, start_fleet: "Callable[..., Fleet]"
+    mode: str, disk: Disk, start_fleet: Callable[..., Fleet]
 ) -> None:
     fleet = start_fleet(mode=mode, **SPEC)
     for index in range(2):

@@ -2,14 +2,11 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.faults.fleet import Fleet
 
 from rollfleet_api.permissions import Role
-
-if TYPE_CHECKING:
-    from tests.faults.fleet import Fleet
 
 SPEC = {
     "workers": 1,
@@ -22,14 +19,14 @@ SPEC = {
 }
 
 
-def batches(fleet: "Fleet", since_s: float = 0.0) -> int:
+def batches(fleet: Fleet, since_s: float = 0.0) -> int:
     return len([each for each in fleet.events("handed over") if each["s"] > since_s])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER])
-def test_a_stalled_connection_is_replaced(role: Role, start_fleet: "Callable[..., Fleet]") -> None:
+def test_a_stalled_connection_is_replaced(role: Role, start_fleet: Callable[..., Fleet]) -> None:
     fleet = start_fleet(**SPEC)
     fleet.start_worker(0)
     fleet.start_learner()

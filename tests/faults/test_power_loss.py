@@ -6,13 +6,11 @@ takes its place.
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.faults.fleet import Fleet
 from tests.faults.record import missing
-
-if TYPE_CHECKING:
-    from tests.faults.fleet import Fleet
 
 SPEC: dict[str, Any] = {
     "workers": 2,
@@ -30,7 +28,7 @@ UNDER_WAY = 2  # batches of a killed worker that its last heartbeat did not name
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
 @pytest.mark.parametrize("dies", ["nobody", "a worker"])
 def test_a_power_loss_of_nats_hangs_nothing_and_its_losses_are_counted(
-    mode: str, dies: str, start_fleet: "Callable[..., Fleet]"
+    mode: str, dies: str, start_fleet: Callable[..., Fleet]
 ) -> None:
     fleet = start_fleet(mode=mode, **SPEC)
     for index in range(2):

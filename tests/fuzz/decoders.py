@@ -15,6 +15,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tests.api.job_data import job_data
+
+from rollfleet_api.validation import parse_job
+
 try:
     atheris: Any = import_module("atheris")
 except ImportError:  # not needed to import `one`
@@ -44,7 +48,7 @@ with instrumented():
     from rollfleet.wire.fragment_message import unpack_fragment
     from rollfleet.wire.weight_chunks import WeightAssembler, manifest_of
     from rollfleet.wire.weight_chunks import cut as cut_weights
-    from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+    from rollfleet_api.job import CollectorJob
     from rollfleet_api.messages import (
         BatchMeta,
         Control,
@@ -118,10 +122,7 @@ def write_seeds(folder: Path) -> None:
     stacks = [_stacks(last=last) for last in (False, True)]
     data = memoryview(bytes(range(100)))
     manifest = manifest_of(1, 1, (), data, max_chunk_bytes=64)
-    spec = {"env": {"id": "CartPole-v1"}, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
-    job = CollectorJob.model_validate(
-        {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "test"}, "spec": spec}
-    )
+    job = parse_job(job_data({"name": "test"}, policy={"random": {}}))
     learner = LearnerStatus(session=1, version=1, applied_version=1, frames=1, batches=1, mean_return=1.0)
     seeds = {
         "codec": b"0" + b"".join(encoded.parts),

@@ -1,42 +1,22 @@
-"""What tests of several rooms share: processes that a test started, memory that it may allocate, workers of a job."""
+"""What tests of several rooms share: processes that a test started, and collectors on each transport."""
 
-import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from tests.job_server import AllocatesAtMost, Server, WorkerThread
+from tests.job_server import Server
 from tests.sdk.places import Collect, CollectInProcesses
 
 import rollfleet
 from rollfleet import Collector, Jobs
-from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer
     from tests.sdk.cluster.namespace import Namespace
-
-
-@pytest.fixture
-def start_worker(server: Server) -> Callable[[CollectorJob, int], WorkerThread]:
-    """Starts a worker of a provisioned job; it ends at the latest when the test's server does."""
-    return partial(WorkerThread, server)
-
-
-@pytest.fixture
-def start_workers(server: Server) -> Callable[..., list[WorkerThread]]:
-    """Provisions a job with these fields of its spec, and starts all of its workers."""
-
-    def start(**spec: Any) -> list[WorkerThread]:
-        job = server.provision(**spec)
-        return [WorkerThread(server, job, index) for index in range(job.spec.workers)]
-
-    return start
 
 
 @pytest.fixture
@@ -90,23 +70,6 @@ def _lives(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:  # since it was listed
         return False
-
-
-@pytest.fixture(scope="session")
-def allocates_at_most() -> AllocatesAtMost:
-    """A context in which Python may allocate so many bytes at once, and no more."""
-
-    @contextmanager
-    def allocates_at_most(nbytes: int) -> Iterator[None]:
-        tracemalloc.start()
-        try:
-            yield
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        assert peak <= nbytes
-
-    return allocates_at_most
 
 
 @pytest.fixture(scope="module")

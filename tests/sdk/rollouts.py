@@ -1,10 +1,12 @@
 """Rollouts without a collector, and policies and environments for them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -38,6 +40,18 @@ class Countdown(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._frame += 1
         return self._seen(), 1.0, self._frame == self._length, False, {}
+
+
+def poles() -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1", max_episode_steps=35)
+
+
+POLES: dict[str, Callable[[], VectorEnv]] = {
+    "built": lambda: make_env(EnvSpec(id="CartPole-v1", num_envs=3, kwargs={"max_episode_steps": 35})),
+    "same-step": lambda: SyncVectorEnv([poles] * 3, autoreset_mode=AutoresetMode.SAME_STEP),
+    "next-step": lambda: SyncVectorEnv([poles] * 3, autoreset_mode=AutoresetMode.NEXT_STEP),
+}
+"""Vectors of three CartPoles, by how they reset; episodes of 35 frames at the most."""
 
 
 def always_0(observation: Tensor) -> Tensor:

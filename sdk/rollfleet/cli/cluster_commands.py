@@ -1,5 +1,6 @@
 """The commands for jobs on a cluster, such as `rollfleet top` or `kubectl rollfleet top`: `rollfleet.Jobs` as text."""
 
+import os
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -86,6 +87,13 @@ def submit(
         ),
     ] = None,
     arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the learner, after `--`.")] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="Keep what the learner writes into its working folder, /kept, on a volume of this size, such as 1Gi. "
+            "`rollfleet fetch` copies it. It is deleted with the job. Default: its files are lost with its pod.",
+        ),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the learner's log until the job ends.")] = False,
     nats: Annotated[
         str | None,
@@ -103,6 +111,8 @@ def submit(
 
     if arguments and not learner:
         raise typer.BadParameter(NO_LEARNER)
+    if keep and not learner:
+        raise typer.BadParameter("--keep keeps the files of --learner: add it, or mount a volume in `learner.template`")
     if credentials and not nats:
         raise typer.BadParameter("--credentials are those of --nats: add it")
     known, sources = read_job(job), None
@@ -112,14 +122,18 @@ def submit(
         raise typer.Exit(_keep(known, nats, credentials))
     from rollfleet.cli.submit import follow as show_log
     from rollfleet.cli.submit import has_ended, with_learner
+    from rollfleet.cluster.kept_files import claim_for, create_claim
     from rollfleet.errors import JobEnded
     from rollfleet_api.diagnosis import diagnose
 
-    if learner:
-        known, sources = with_learner(known, job.resolve().parent, learner, arguments or ())
-        typer.echo(f"sending {', '.join(sorted(sources.files))}", err=True)
     jobs = _jobs(context, namespace, kubeconfig)
+    claim = claim_for(jobs, known, keep) if keep else None
+    if learner:
+        known, sources = with_learner(known, job.resolve().parent, learner, arguments or (), claim)
+        typer.echo(f"sending {', '.join(sorted(sources.files))}", err=True)
     submitted = jobs.submit(known, sources=sources)
+    if keep and claim:
+        create_claim(jobs, submitted, claim, keep)
     key = submitted.key
     if has_ended(submitted):
         again = f"an unchanged spec starts nothing: `rollfleet delete {key}`, and submit it again"
@@ -146,6 +160,24 @@ def logs(
     jobs = _jobs(context, namespace, kubeconfig)
     for line in jobs.logs(job, worker=worker, learner=learner, follow=follow, tail=None if tail < 0 else tail):
         typer.echo(str(line))
+
+
+@app.command()
+def fetch(
+    job: Job,
+    to: Annotated[Path | None, typer.Option(help="A new folder for the files. Default: the job's name.")] = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Copy the files that `submit --keep` keeps to a new folder, by a worker that reads their volume."""
+    from rollfleet.cli.fetch import fetch as copy
+
+    if kubeconfig:
+        os.environ["KUBECONFIG"] = str(kubeconfig)  # the collector's, too
+    folder = to or Path(job.rpartition("/")[2])
+    count = copy(_jobs(context, namespace, kubeconfig), job, folder, context=context)
+    typer.echo(f"{count} file{'s' * (count != 1)} in {folder}")
 
 
 @app.command()

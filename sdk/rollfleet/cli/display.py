@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from rollfleet.cli.watch import JobWatch
-from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, WorkerState
 
 REFRESH_S = 0.25
@@ -30,8 +29,8 @@ class Display:
         self._has_output = False
 
     @contextmanager
-    def showing(self, job: CollectorJob, watch: JobWatch, *, has_output: bool = False) -> Iterator[None]:
-        """Show the job's progress until the block ends, and once more at the end.
+    def showing(self, watch: JobWatch, *, has_output: bool = False) -> Iterator[None]:
+        """Show a job's progress until the block ends, and once more at the end.
 
         With `has_output` the workers' output is shown, too, and the progress does not repeat their errors.
         """
@@ -39,21 +38,21 @@ class Display:
         if self._console.is_terminal:
             # A thread of rich renders the table, so that it is refreshed while this thread waits for child processes.
             with Live(
-                get_renderable=lambda: _table(job, watch, self._problems(watch)),
+                get_renderable=lambda: _table(watch, self._problems(watch)),
                 console=self._console,
                 refresh_per_second=1 / REFRESH_S,
             ):
                 yield
             return
         ended = threading.Event()
-        printer = threading.Thread(target=self._print_lines, args=(job, watch, ended), daemon=True)
+        printer = threading.Thread(target=self._print_lines, args=(watch, ended), daemon=True)
         printer.start()
         try:
             yield
         finally:
             ended.set()
             printer.join()
-            self._summarise(job, watch)
+            self._summarise(watch)
 
     def output(self, process: str, line: str) -> None:
         """Show a line of output of a child process."""
@@ -67,12 +66,12 @@ class Display:
         """Show an error."""
         self._line(text, style="red")
 
-    def _print_lines(self, job: CollectorJob, watch: JobWatch, ended: threading.Event) -> None:
+    def _print_lines(self, watch: JobWatch, ended: threading.Event) -> None:
         while not ended.wait(PLAIN_EVERY_S):
-            self._summarise(job, watch)
+            self._summarise(watch)
 
-    def _summarise(self, job: CollectorJob, watch: JobWatch) -> None:
-        summary = "; ".join([_summary(job, watch), *self._problems(watch)])
+    def _summarise(self, watch: JobWatch) -> None:
+        summary = "; ".join([_summary(watch), *self._problems(watch)])
         if summary != self._summary:
             self._line(summary)
         self._summary = summary
@@ -89,8 +88,8 @@ class Display:
         self._console.print(Text(text, style=style), soft_wrap=True)
 
 
-def _summary(job: CollectorJob, watch: JobWatch) -> str:
-    learner, name = watch.learner, job.metadata.name
+def _summary(watch: JobWatch) -> str:
+    learner, name = watch.learner, watch.job.metadata.name
     states = ", ".join(f"{index} {status.state}" for index, status in sorted(watch.workers.items())) or "none yet"
     if learner is None:
         return f"{name}: no batch yet; workers: {states}"
@@ -101,8 +100,8 @@ def _summary(job: CollectorJob, watch: JobWatch) -> str:
     )
 
 
-def _table(job: CollectorJob, watch: JobWatch, problems: list[str]) -> Group:
-    learner = watch.learner
+def _table(watch: JobWatch, problems: list[str]) -> Group:
+    job, learner = watch.job, watch.learner
     head = Table.grid(padding=(0, 3))
     goal = f" of {job.spec.collect.total_frames:,}" if job.spec.collect.total_frames else ""
     head.add_row(

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rollfleet.cli.local_status import STOPPED, Seen, condition, diagnosis, job_view, ready
+from rollfleet.cli.local_status import STOPPED, diagnosis, final_status, job_view, ready, running_status
 from rollfleet.cli.watch import JobWatch
 from rollfleet.system.child_processes import LAST_LINES, Child
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
-from rollfleet_api.status import Condition, ConditionType
+from rollfleet_api.messages import WorkerState, WorkerStatus
+from rollfleet_api.reported import reported
+from rollfleet_api.status import CollectorJobStatus, ConditionType
 from rollfleet_api.text import one_line
 from rollfleet_api.views import JobView
 from rollfleet_ui.historian import Historian
@@ -33,14 +34,9 @@ LEARNER: Final = "learner"
 
 @dataclass(slots=True)
 class _Process:
-    """A process of the run: its newest start, and how it ended, if it has.
-
-    `worker` is the index of a worker that collects; None: another process.
-    """
+    """A process of the run: its newest start, and how it ended, if it has."""
 
     child: Child
-    worker: int | None
-    since_s: float
     starts: int = 1
     ended: str | None = None
     previous: Child | None = None
@@ -53,9 +49,13 @@ class LiveRun:
         runs: The folder of all saved runs.
         warn: Takes a line about a file that cannot be written.
 
+    Attributes:
+        watch: The job's heartbeats, which the run has to listen to.
+
     Example:
         >>> live = LiveRun(job, Path("runs"), print)  # doctest: +SKIP
-        >>> code = await live.until_end(watch, children.run())  # doctest: +SKIP
+        >>> live.watch.listen(link)  # doctest: +SKIP
+        >>> code = await live.until_end(children.run())  # doctest: +SKIP
     """
 
     def __init__(self, job: CollectorJob, runs: Path, warn: Callable[[str], None]) -> None:
@@ -64,11 +64,10 @@ class LiveRun:
         self.folder = _free(runs / job.metadata.name / time.strftime("%Y%m%d-%H%M%S"))
         self._history = JobHistory()
         self._historian = Historian(self._history)
-        self._watch: JobWatch | None = None
+        self.watch = JobWatch(job)
         self._processes: dict[str, _Process] = {}
         self._last_error = ""
-        self._ended: Condition | None = None
-        self._ended_s: float | None = None
+        self._ended: CollectorJobStatus | None = None
         self._spec = spec_text(job.spec)
         workers = job.spec.workers
         text = f"started on this machine with {workers} worker{'s' if workers != 1 else ''}"
@@ -76,15 +75,15 @@ class LiveRun:
 
     # --- what the run reports ---
 
-    def started(self, child: Child, worker: int | None) -> None:
-        """Note that a process was started: a worker that collects, or another one."""
+    def started(self, child: Child) -> None:
+        """Note that a process was started."""
         before = self._processes.get(child.name)
-        started = _Process(child, worker, time.time())
-        if before is not None:
-            started.starts, started.previous = before.starts + 1, before.child
-            if child.name == NATS:
-                self._history.note(time.time(), Happened.NATS_BACK, "nats-server is back")
-        self._processes[child.name] = started
+        if before is None:
+            self._processes[child.name] = _Process(child)
+            return
+        self._processes[child.name] = _Process(child, before.starts + 1, previous=before.child)
+        if child.name == NATS:
+            self._history.note(time.time(), Happened.NATS_BACK, "nats-server is back")
 
     def ended(self, process: str, text: str) -> None:
         """Note how a process ended; an empty text: in order."""
@@ -102,9 +101,8 @@ class LiveRun:
         """Note why the run fails."""
         self._end(ConditionType.FAILED, reason, text)
 
-    async def until_end(self, watch: JobWatch, run: Coroutine[Any, Any, int]) -> int:
+    async def until_end(self, run: Coroutine[Any, Any, int]) -> int:
         """Wait for a run, follow it, and save it. Returns its exit code."""
-        self._watch = watch
         following = asyncio.create_task(self._follow())
         try:
             code = await run
@@ -184,22 +182,14 @@ class LiveRun:
     # --- how it follows the run ---
 
     @property
-    def _learner(self) -> LearnerStatus | None:
-        return self._watch.learner if self._watch else None
-
-    @property
-    def _beats(self) -> dict[int, WorkerStatus]:
-        return dict(self._watch.workers) if self._watch else {}
-
-    @property
     def _current(self) -> dict[int, WorkerStatus]:
         """The newest heartbeats of worker processes that run."""
 
         def is_current(beat: WorkerStatus) -> bool:
             process = self._processes.get(f"worker {beat.worker}")
-            return process is None or (not process.ended and beat.time_s >= process.since_s)
+            return process is None or (not process.ended and beat.time_s >= process.child.started_s)
 
-        return {index: beat for index, beat in self._beats.items() if is_current(beat)}
+        return {index: beat for index, beat in self.watch.workers.items() if is_current(beat)}
 
     async def _follow(self) -> None:
         saved_s = time.monotonic()
@@ -211,52 +201,48 @@ class LiveRun:
             await asyncio.sleep(LOOK_S)
 
     def _look(self) -> None:
-        if self._watch:
-            beats = self._beats
-            self._historian.look(
-                time.time(),
-                learner=self._learner,
-                workers=beats,
-                ready=ready(self._current),
-                frames_per_second=self._watch.frames_per_second(),
-                problems={} if self._ended else self._problems(),
-            )
+        self._historian.look(
+            time.time(),
+            learner=self.watch.learner,
+            workers=self.watch.workers,
+            ready=ready(self._current),
+            frames_per_second=self.watch.frames_per_second(),
+            problems={} if self._ended else self._problems(),
+        )
 
     def _view(self) -> JobView:
-        workers = [process for process in self._processes.values() if process.worker is not None]
-        seen = Seen(
-            learner=self._learner,
-            workers=self._current,
-            problem=self._problem(),
-            frames_per_second=self._watch.frames_per_second() if self._watch else 0.0,
-            restarts=sum(process.starts - 1 for process in workers),
-            last_error=self._last_error,
-            started_s=self._started_s,
-            ended=self._ended,
-            ended_s=self._ended_s,
+        learner, workers = self.watch.learner, self._current
+        names = map("worker {}".format, range(self._job.spec.workers))
+        status = self._ended or running_status(
+            self._job, learner, workers, self._problem(), self.watch.frames_per_second()
         )
-        return job_view(self._job, seen)
+        found = {
+            "restarts": sum(self._processes[name].starts - 1 for name in names if name in self._processes),
+            "last_error": self._last_error or None,
+            **reported(learner, workers.values()),
+        }
+        return job_view(self._job, self._started_s, status.model_copy(update=found))
 
     def _problem(self) -> tuple[str, str] | None:
         """Return what keeps the run from its work now, as a reason and a sentence."""
         nats = self._processes.get(NATS)
         if nats and nats.ended is not None:
             return "NatsUnavailable", nats.ended
-        for process in self._processes.values():
+        for name, process in self._processes.items():
             if process.ended:
-                return "EvaluationCrashed" if process.worker is None else "WorkerCrashed", process.ended
+                return "WorkerCrashed" if name.startswith("worker") else "EvaluationCrashed", process.ended
         for index, text in self._problems().items():
-            return "WorkerCrashed" if self._beats[index].state is WorkerState.FAILED else "WorkerStuck", text
+            return "WorkerCrashed" if self.watch.workers[index].state is WorkerState.FAILED else "WorkerStuck", text
         return None
 
     def _problems(self) -> dict[int, str]:
         """Return what keeps workers from their work, by index. One that starts again is silent until it has started."""
-        found = self._watch.problems() if self._watch else {}
-        heard = {index for index, beat in self._beats.items() if beat.state is WorkerState.FAILED} | {*self._current}
-        return {index: text for index, text in found.items() if index in heard}
+        beats = self.watch.workers
+        heard = {index for index, beat in beats.items() if beat.state is WorkerState.FAILED} | {*self._current}
+        return {index: text for index, text in self.watch.problems().items() if index in heard}
 
     def _worker(self, index: int) -> WorkerRow:
-        name, learner, beat = f"worker {index}", self._learner, self._beats.get(index)
+        name, learner, beat = f"worker {index}", self.watch.learner, self.watch.workers.get(index)
         process = self._processes.get(name)
         row = WorkerRow(process=name, index=index, state="Pending")
         if beat:
@@ -283,15 +269,16 @@ class LiveRun:
     def _learner_row(self) -> WorkerRow:
         process = self._processes.get(LEARNER)
         state = "Ended" if self._ended else "Running" if process else "Pending"
-        row = learner_row(self._learner, state, self._watch.frames_per_second() if self._watch else 0.0)
-        return row.model_copy(update={"node": platform.node(), "since": process.since_s if process else None})
+        row = learner_row(self.watch.learner, state, self.watch.frames_per_second())
+        return row.model_copy(update={"node": platform.node(), "since": process.child.started_s if process else None})
 
     def _end(self, kind: ConditionType, reason: str, text: str) -> None:
         """Note the end of the run; the first one counts."""
         if self._ended is None:
-            self._ended, self._ended_s = condition(kind, reason, one_line(text)), time.time()
+            now_s = time.time()
+            self._ended = final_status(kind, reason, one_line(text), now_s)
             happened = {ConditionType.COMPLETE: Happened.COMPLETE, ConditionType.FAILED: Happened.FAILED}
-            self._history.note(self._ended_s, happened.get(kind, Happened.SUSPENDED), one_line(text))
+            self._history.note(now_s, happened.get(kind, Happened.SUSPENDED), one_line(text))
 
     def _save(self) -> None:
         run = SavedRun(page=self.page(), workers=self.workers(), history=self.history(), timeline=self.timeline())
@@ -310,7 +297,7 @@ def _of_process(process: _Process, error: str = "") -> dict[str, object]:
         "restarts": process.starts - 1,
         "last_error": error or one_line(process.ended or ""),
         "has_previous": process.previous is not None,
-        "since": process.since_s,
+        "since": process.child.started_s,
     }
 
 

@@ -5,7 +5,6 @@ A run ends when its learner ends, when a worker gives up, or when it is cancelle
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -13,14 +12,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rollfleet.cli.display import Display
 from rollfleet.cli.error_lines import EXIT_FAILURE
 from rollfleet.cli.publication import COMPLETE_GRACE_S, finish, published
 from rollfleet.cli.watch import JobWatch
 from rollfleet.nats.embedded_server import NatsServer, start_nats_server
-from rollfleet.system.child_processes import Child, describe_exit, spawn
+from rollfleet.system.child_processes import Child, spawn
 from rollfleet.system.cpus import available_cpus
 from rollfleet_api.address import CA, CREDENTIALS, SHOWS_FAILURES, THREADS, WORKER, Address
 from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_PERMANENT, NO_FAILURE
@@ -72,28 +71,24 @@ async def run(local: LocalRun) -> int:
         RollfleetError: NATS could not be started or reached.
         asyncio.CancelledError: The run was cancelled; everything is stopped.
     """
-    store = Path(tempfile.mkdtemp(prefix="rollfleet-"))
-    server: NatsServer | None = None
-    try:
-        if local.nats_url is None:
-            server = await start_nats_server(subjects_of(local.job), store)
-        return await _run_on(local, server)
-    finally:
+    if local.nats_url is not None:
+        return await _run_on(local, None)
+    with tempfile.TemporaryDirectory(prefix="rollfleet-", ignore_cleanup_errors=True) as store:
+        server = await start_nats_server(subjects_of(local.job), Path(store))
         try:
-            if server:
-                await finish(server.child.stop(STOP_GRACE_S))
+            return await _run_on(local, server)
         finally:
-            shutil.rmtree(store, ignore_errors=True)
+            await finish(server.child.stop(STOP_GRACE_S))
 
 
 async def _run_on(local: LocalRun, server: NatsServer | None) -> int:
     address = Address(url=_url(local, server, None), job=local.job.key)
     async with published(local.job, address, delete=server is None) as link:
-        watch = JobWatch(link, local.job)
+        watch = local.live.watch if local.live else JobWatch(local.job)
+        watch.listen(link)
         children = _Children(local, server, watch)
-        with local.display.showing(local.job, watch, has_output=True):
-            running = children.run()
-            return await (local.live.until_end(watch, running) if local.live else running)
+        with local.display.showing(watch, has_output=True):
+            return await (local.live.until_end(children.run()) if local.live else children.run())
 
 
 class _Ended(Exception):
@@ -107,7 +102,6 @@ class _Ended(Exception):
 class _Children:
     def __init__(self, local: LocalRun, server: NatsServer | None, watch: JobWatch) -> None:
         self._local, self._server, self._watch = local, server, watch
-        self._alive: set[Child] = set()
 
     async def run(self) -> int:
         spec = self._local.job.spec
@@ -127,30 +121,22 @@ class _Children:
             await asyncio.wait({learner}, timeout=STOP_GRACE_S)  # it may save what it has
             return EXIT_FAILURE
         finally:
-            await finish(self._stop(tasks))
-
-    async def _stop(self, tasks: "list[asyncio.Task[Any]]") -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)  # from here on, no task starts a process
-        await asyncio.gather(*(child.stop(STOP_GRACE_S) for child in self._alive))
+            for task in tasks:
+                task.cancel()
+            await finish(asyncio.gather(*tasks, return_exceptions=True))
 
     async def _keep_nats(self) -> None:
-        if self._server is None:
-            return
-        self._report_start(self._server.child)
         restarts = 0
-        while True:
-            began_s = time.monotonic()
-            code = await self._server.child.wait()
-            last_line = self._server.child.last_line()
-            self._report_end("nats-server", f"nats-server ended: {describe_exit(code)}; its last line: {last_line}")
+        while self._server:
+            began_s, child = time.monotonic(), self._server.child
+            self._report_start(child)
+            await child.wait()
+            self._report_end(child.name, child.describe_end())
             restarts = 1 if time.monotonic() - began_s > NATS_STABLE_S else restarts + 1
             if restarts > NATS_RESTARTS:
                 raise _Ended("NatsUnavailable", f"gave up on nats-server after {NATS_RESTARTS} restarts in a row")
             self._local.display.event("nats-server restarts")
             await self._server.start_again()
-            self._report_start(self._server.child)
 
     async def _run_learner(self, workers: "list[asyncio.Task[None]]", evaluating: "list[asyncio.Task[None]]") -> None:
         command = [sys.executable, *(self._local.learner or ("-m", "rollfleet.cli.default_learner"))]
@@ -176,7 +162,7 @@ class _Children:
         environ = self._environ(Role.WORKER) | {WORKER: str(index)}
         wait_s, allowed, restarts = FIRST_RESTART_WAIT_S, self._local.job.spec.failure.max_restarts_per_worker, 0
         while True:
-            code, end = await self._run(name, command, environ, None if evaluation else index)
+            code, end = await self._run(name, command, environ)
             if code == EXIT_COMPLETE:
                 self._report_end(name)
                 return
@@ -191,26 +177,29 @@ class _Children:
             wait_s = min(2 * wait_s, LONGEST_RESTART_WAIT_S)
             self._local.display.event(f"{name} restarts ({restarts} of {allowed})")
 
-    async def _run(
-        self, name: str, command: list[str], environ: dict[str, str], worker: int | None = None
-    ) -> tuple[int, str]:
-        """Run a process to its end. Returns its exit code, and its end in a sentence. A failed start is a crash."""
+    async def _run(self, name: str, command: list[str], environ: dict[str, str]) -> tuple[int, str]:
+        """Run a process to its end, and stop it if cancelled. A failed start is a crash.
+
+        Returns its exit code, and its end in a sentence.
+        """
         try:
             child = await spawn(
                 name, command, environ=environ, on_line=lambda line: self._local.display.output(name, line)
             )
         except OSError as error:
             return EXIT_CRASHED, f"{name} did not start: {error.strerror}"
-        self._alive.add(child)
-        self._report_start(child, worker)
-        code = await child.wait()
-        self._alive.discard(child)
+        self._report_start(child)
+        try:
+            code = await child.wait()
+        except asyncio.CancelledError:
+            await child.stop(STOP_GRACE_S)
+            raise
         child.kill(signal.SIGKILL)  # its own child processes
-        return code, f"{name} ended: {describe_exit(code)}; its last line: {child.last_line() or 'none'}"
+        return code, child.describe_end()
 
-    def _report_start(self, child: Child, worker: int | None = None) -> None:
+    def _report_start(self, child: Child) -> None:
         if self._local.live:
-            self._local.live.started(child, worker)
+            self._local.live.started(child)
 
     def _report_end(self, name: str, error: str = "") -> None:
         if error:

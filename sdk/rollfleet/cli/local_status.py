@@ -1,14 +1,13 @@
 """The status of a run on this machine, in the same words as the operator's, so that one diagnosis serves both."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from rollfleet_api.diagnosis import Diagnosis, diagnose
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
-from rollfleet_api.reported import reported
+from rollfleet_api.reported import progress
 from rollfleet_api.status import (
     CollectorJobStatus,
     Condition,
@@ -17,6 +16,7 @@ from rollfleet_api.status import (
     Phase,
     WorkersStatus,
 )
+from rollfleet_api.times import format_time
 from rollfleet_api.views import CollectView, JobSpecView, JobView, MetadataView
 
 STOPPED: Final = "Stopped"
@@ -40,51 +40,62 @@ ADVICE: Final = {
 """Advice by reason. That of a cluster names commands that do not see this run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What is known of a run at one moment.
-
-    Attributes:
-        learner: The learner's newest heartbeat. None: none has come.
-        workers: The newest heartbeats of workers that run, by index.
-        problem: The reason of a problem and a sentence; None: no problem.
-        restarts: Restarts of all workers.
-        last_error: The newest error of a worker.
-        started_s: When the run began.
-        ended: The condition that ended it. None: it goes on.
-        ended_s: When it ended.
-    """
-
-    learner: LearnerStatus | None
-    workers: Mapping[int, WorkerStatus]
-    problem: tuple[str, str] | None
-    frames_per_second: float
-    restarts: int
-    last_error: str
-    started_s: float
-    ended: Condition | None
-    ended_s: float | None
-
-
 def ready(workers: Mapping[int, WorkerStatus]) -> int:
     """Return the number of workers that report that they run."""
     return sum(beat.state not in _ABSENT for beat in workers.values())
 
 
-def job_view(job: CollectorJob, seen: Seen) -> JobView:
+def running_status(
+    job: CollectorJob,
+    learner: LearnerStatus | None,
+    workers: Mapping[int, WorkerStatus],
+    problem: tuple[str, str] | None = None,
+    frames_per_second: float = 0.0,
+) -> CollectorJobStatus:
+    """Return the status of a run that goes on.
+
+    Args:
+        job: The job.
+        learner: The learner's newest heartbeat. None: none has come.
+        workers: The newest heartbeats of workers that run, by index.
+        problem: The reason of a problem and a sentence; None: no problem.
+        frames_per_second: The learner's frames per second.
+    """
+    conditions = []
+    if ready(workers) >= job.spec.workers:
+        conditions.append(_condition(ConditionType.READY, "AllWorkersReady", "all workers run and report"))
+    if problem:
+        conditions.append(_condition(ConditionType.DEGRADED, *problem))
+    states = {beat.state for beat in workers.values()}
+    return CollectorJobStatus(
+        phase=Phase.RUNNING if workers or (learner and learner.frames) else Phase.PENDING,
+        conditions=[*conditions, _condition(ConditionType.PROGRESSING, *progress(states))],
+        workers=WorkersStatus(desired=job.spec.workers, ready=ready(workers)),
+        frames_per_second=round(frames_per_second, 1),
+    )
+
+
+def final_status(kind: ConditionType, reason: str, message: str, time_s: float) -> CollectorJobStatus:
+    """Return the status of a run that a condition ended."""
+    return CollectorJobStatus(
+        phase=_PHASES[kind], conditions=[_condition(kind, reason, message)], completion_time=format_time(time_s)
+    )
+
+
+def job_view(job: CollectorJob, started_s: float, status: CollectorJobStatus) -> JobView:
     """Return a run as the operator would show it."""
     return JobView(
         metadata=MetadataView(
             name=job.metadata.name,
             namespace=job.metadata.namespace,
-            creation_timestamp=datetime.fromtimestamp(seen.started_s, UTC),
+            creation_timestamp=datetime.fromtimestamp(started_s, UTC),
         ),
         spec=JobSpecView(
             workers=job.spec.workers,
             mode=job.spec.mode,
             collect=CollectView(total_frames=job.spec.collect.total_frames or 0),
         ),
-        status=_status(job, seen),
+        status=status.model_copy(update={"start_time": format_time(started_s)}),
     )
 
 
@@ -96,44 +107,5 @@ def diagnosis(view: JobView) -> Diagnosis:
     return found.model_copy(update={"state": state, "advice": ADVICE.get(found.reason, "") if needed else ""})
 
 
-def condition(kind: ConditionType, reason: str, message: str) -> Condition:
-    """Return a condition that holds."""
+def _condition(kind: ConditionType, reason: str, message: str) -> Condition:
     return Condition(type=kind, status=ConditionStatus.TRUE, reason=reason, message=message)
-
-
-def _status(job: CollectorJob, seen: Seen) -> CollectorJobStatus:
-    ended, has_begun = seen.ended, seen.workers or (seen.learner and seen.learner.frames)
-    status = CollectorJobStatus(
-        phase=_PHASES[ConditionType(ended.type)] if ended else Phase.RUNNING if has_begun else Phase.PENDING,
-        conditions=[ended] if ended else _conditions(job, seen),
-        workers=WorkersStatus(desired=0 if ended else job.spec.workers, ready=0 if ended else ready(seen.workers)),
-        frames_per_second=0.0 if ended else round(seen.frames_per_second, 1),
-        restarts=seen.restarts,
-        start_time=_text(seen.started_s),
-        completion_time=_text(seen.ended_s) if seen.ended_s else None,
-        last_error=seen.last_error or None,
-    )
-    return status.model_copy(update=reported(seen.learner, seen.workers.values()))
-
-
-def _conditions(job: CollectorJob, seen: Seen) -> list[Condition]:
-    found = []
-    if ready(seen.workers) >= job.spec.workers:
-        found.append(condition(ConditionType.READY, "AllWorkersReady", "all workers run and report"))
-    if seen.problem:
-        found.append(condition(ConditionType.DEGRADED, *seen.problem))
-    return [*found, condition(ConditionType.PROGRESSING, *_progress({beat.state for beat in seen.workers.values()}))]
-
-
-def _progress(states: set[WorkerState]) -> tuple[str, str]:
-    if WorkerState.COLLECTING in states:
-        return "Collecting", "workers are collecting"
-    if WorkerState.WAITING_FOR_WEIGHTS in states:
-        return "WaitingForWeights", "workers wait for the learner's first weights, or for newer ones"
-    if WorkerState.WAITING_FOR_LEARNER in states:
-        return "WaitingForLearner", "workers wait for the learner"
-    return "Starting", "workers are starting"
-
-
-def _text(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")

@@ -3,10 +3,10 @@
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from nats.errors import Error as NatsError
 
@@ -62,7 +62,9 @@ async def keep(job: CollectorJob, address: Address, display: Display) -> int:
         display.event(f"{key} is published on {url} until its learner has completed it, or Ctrl-C")
         display.event(f"workers, 0 to {workers - 1}: rollfleet worker --nats {url} --job {key} --index 0")
         display.event(f'learner: rollfleet.connect("{key}", policy, address="{url}")')
-        with display.showing(job, JobWatch(link, job)):
+        watch = JobWatch(job)
+        watch.listen(link)
+        with display.showing(watch):
             await asyncio.wrap_future(link.spawn(_until_complete(link)))
             await asyncio.sleep(COMPLETE_GRACE_S)
     return 0
@@ -111,7 +113,7 @@ async def _in_thread(function: Callable[[], T]) -> T:
     return await asyncio.wrap_future(result)
 
 
-async def finish(cleaning: Coroutine[Any, Any, None]) -> None:
+async def finish(cleaning: Awaitable[object]) -> None:
     """Finish a clean-up that a cancellation must not interrupt; raise the cancellation afterwards."""
     task = asyncio.ensure_future(cleaning)
     try:

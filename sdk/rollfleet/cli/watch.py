@@ -15,17 +15,19 @@ RATE_OVER_S = 5.0  # the time span of frames per second
 class JobWatch:
     """The newest heartbeats of a job's workers and its learner.
 
-    Args:
-        link: A connection that may subscribe to heartbeats.
-
     Attributes:
+        job: The job.
         learner: The learner's newest heartbeat. None: none has come yet.
     """
 
-    def __init__(self, link: Link, job: CollectorJob) -> None:
+    def __init__(self, job: CollectorJob) -> None:
+        self.job = job
         self.learner: LearnerStatus | None = None
         self._roster = Roster(job.spec.workers, suspect_after_s=job.spec.failure.suspect_after_seconds)
         self._history: list[tuple[float, int]] = []  # (arrival time, frames until then)
+
+    def listen(self, link: Link) -> None:
+        """Receive heartbeats from now on, over a connection that may subscribe to them."""
         link.call(self._subscribe(link))
         link.on_reconnect(self._forget_missed)
         link.begin(self._count_beats(link))

@@ -29,6 +29,7 @@ _PATHS: Final = {
     "ConfigMap": "api/v1|configmaps",
     "Deployment": "apis/apps/v1|deployments",
     "Event": "api/v1|events",
+    "PersistentVolumeClaim": "api/v1|persistentvolumeclaims",
     "Pod": "api/v1|pods",
     "Secret": "api/v1|secrets",
 }

@@ -319,9 +319,13 @@ def write_with_sources(
             api.delete("ConfigMap", namespace, name)
         raise
     if own:  # also that of a deleted job, which is about to go, and one that a cut left without its owner
-        owner = {"apiVersion": API_VERSION, "kind": KIND, **{key: created["metadata"][key] for key in ("name", "uid")}}
-        api.patch("ConfigMap", namespace, name, {"metadata": {"ownerReferences": [owner]}})
+        api.patch("ConfigMap", namespace, name, {"metadata": {"ownerReferences": [owner(_view(JobView, created))]}})
     return created
+
+
+def owner(job: JobView) -> Manifest:
+    """Return the reference to a job for an object that is deleted with it."""
+    return {"apiVersion": API_VERSION, "kind": KIND, "name": job.metadata.name, "uid": job.metadata.uid}
 
 
 def _not_found(namespace: str, name: str) -> JobNotFound:

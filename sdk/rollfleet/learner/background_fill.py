@@ -62,7 +62,7 @@ class BackgroundFill:
 
     @property
     def running(self) -> bool:
-        """Whether the thread still fills; not while it only reports its error."""
+        """Whether the thread still fills: not once an error is known."""
         return self._error is None and self._thread.is_alive()
 
     @contextmanager
@@ -124,8 +124,8 @@ class BackgroundFill:
                 finally:
                     self._turn.release()
         except BaseException as error:  # raised at the learner's next call; it may only watch the buffer
-            self._error = error
             if not self._stopping.is_set():
                 log.warning(
                     "start() has ended, and the collector's next call raises %s: %s", type(error).__name__, error
                 )
+            self._error = error

@@ -24,9 +24,8 @@ class DuplicateFilter:
     @property
     def missed(self) -> int:
         """Sequence numbers that have not come, although the worker's later batches have."""
-        return self._missed_before + sum(
-            incarnation.missed for incarnations in self._incarnations.values() for incarnation in incarnations.values()
-        )
+        known = [*self._incarnations.values()]  # copies: a thread that fills a buffer may add some meanwhile
+        return self._missed_before + sum(each.missed for incarnations in known for each in [*incarnations.values()])
 
     def add(self, worker: int, incarnation: int, sequence: int, *, process: int = 0) -> bool:
         """Add a batch. Returns False if it had come before, or comes too late to know.

@@ -97,12 +97,11 @@ class Actor:
         self._order: tuple[Key, ...] = ()  # `keys`, then those of the next state
         self._hidden: HiddenState | None = None
         self._special: Call | None = None
-        self._takes_tensordict = takes_tensordict(policy)
         self._fast = fast(policy, spaces, num_envs)
         self._quick: FastMlp | None = None  # the same, during a fragment that it acts in
         self.private_keys: tuple[Key, ...] = ()
         self.reads_starts = self.reads_counts = False
-        if self._takes_tensordict:
+        if takes_tensordict(policy):
             module = TensorDictCall(policy, (self.observations, self.actions), num_envs, lengths)
             self._special, self.reads_starts, self.reads_counts = module, module.reads_starts, module.reads_counts
         elif hasattr(policy, "initial_state"):
@@ -114,7 +113,7 @@ class Actor:
         # Tensors that a policy keeps (a hidden state, a running mean) would be unusable outside of inference mode.
         inference = isinstance(self._policy, nn.Module) and not self._trained_here
         stack.enter_context(torch.inference_mode() if inference else torch.no_grad())
-        stack.enter_context(interacting(exploration()) if self._takes_tensordict else nullcontext())
+        stack.enter_context(interacting(exploration()) if isinstance(self._special, TensorDictCall) else nullcontext())
         return stack
 
     def first(self) -> list[Array]:

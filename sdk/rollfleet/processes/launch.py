@@ -71,15 +71,10 @@ class _Forked:
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
-        self._code: int | None = None
 
     def wait(self, timeout_s: float) -> int | None:
-        if self._code is None:
-            self._process.join(timeout_s)
-            self._code = self._process.exitcode
-            if self._code is not None:
-                self._process.close()
-        return self._code
+        self._process.join(timeout_s)
+        return self._process.exitcode
 
 
 def _forked(arguments: WorkerArguments, workload: "Workload | None") -> None:

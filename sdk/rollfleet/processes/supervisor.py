@@ -1,5 +1,6 @@
-"""The worker processes of one learner: started, heard, restarted, ended. Two threads of the learner may listen."""
+"""The worker processes of one learner: started, heard, restarted, ended. Threads may share it."""
 
+import logging
 import os
 import selectors
 import signal
@@ -21,9 +22,12 @@ from rollfleet.schemes import Layout
 from rollfleet.system.child_processes import ChildProcess, describe_exit, signal_group, terminate
 from rollfleet.system.cpus import available_cpus
 from rollfleet.system.shared_memory import SharedMemory
+from rollfleet.transports.evaluation_log import EvaluationLog
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import State
 from rollfleet_api.messages import Control, Evaluation, WorkerState, WorkerStatus
+
+log = logging.getLogger(__name__)
 
 LEAVE_GRACE_S = 3.0  # for workers to close their environments
 TERMINATE_GRACE_S = 1.0
@@ -35,13 +39,20 @@ class Supervisor:
 
     A transport's finalizer closes it, so it must not refer to the transport.
 
+    Args:
+        workload: The work of the workers.
+        method: How to start them.
+        max_restarts: How often each may be restarted.
+        quiet: Whether they ignore warnings.
+        evaluation: Whether they are evaluation workers. Their faults are logged, and never reach the learner's loop.
+
     Attributes:
         members: Indices of the workers that were started and not removed.
         handles: The newest incarnation of each worker that has not ended, by index.
         statuses: The last status that each worker reported, by index.
-        evaluations: Results that wait for the learner.
+        evaluations: The results of evaluation workers.
         ready_batches: Batches that wait for the learner, in the order of their messages.
-        fault: The first error; None: none.
+        fault: The first error of a worker that is not restarted; None: none.
     """
 
     def __init__(
@@ -55,6 +66,7 @@ class Supervisor:
     ) -> None:
         spec = workload.job.spec
         self._workload, self._method, self._max_restarts = workload, method, max_restarts
+        self._evaluation = evaluation
         self._pid = os.getpid()
         self._shared_weights = SharedWeights()
         self._pickled_workload = _pickled_workload(workload) if method == "spawn" else None
@@ -67,7 +79,8 @@ class Supervisor:
             "weights": self._shared_weights.shared_memory.fileno(),
             "pickled_workload": self._pickled_workload.fileno() if self._pickled_workload else -1,
         }
-        self._selector, self._listening = selectors.DefaultSelector(), threading.RLock()
+        self._selector = selectors.DefaultSelector()
+        self._changing = threading.RLock()  # held in all calls, but not while `listen` waits for messages
         self._ending: list[ChildProcess] = []
         self._control: Control | None = None
         self._newest: WeightsLocation | None = None  # of the versions that were meant for all workers
@@ -76,7 +89,7 @@ class Supervisor:
         self.members: set[int] = set()
         self.handles: dict[int, WorkerHandle] = {}
         self.statuses: dict[int, WorkerStatus] = {}
-        self.evaluations: deque[Evaluation] = deque()
+        self.evaluations = EvaluationLog()
         self.ready_batches: deque[tuple[WorkerHandle, BatchReady]] = deque()
         self.fault: BaseException | None = None
 
@@ -86,14 +99,15 @@ class Supervisor:
         Raises:
             JobEnded: The transport is closed.
         """
-        if self._closed:
-            raise JobEnded("the transport is closed")
-        indices = list(range(self._started, self._started + count))
-        self._started += count
-        for index in indices:
-            self._start(index, 0, Instructions(control=self._control, weights=self._newest))
-            self.members.add(index)
-        return indices
+        with self._changing:
+            if self._closed:
+                raise JobEnded("the transport is closed")
+            indices = list(range(self._started, self._started + count))
+            self._started += count
+            for index in indices:
+                self._start(index, 0, Instructions(control=self._control, weights=self._newest))
+                self.members.add(index)
+            return indices
 
     def remove(self, workers: Collection[int]) -> None:
         """Make these workers leave.
@@ -101,37 +115,41 @@ class Supervisor:
         Raises:
             JobInvalid: Some of them are not members.
         """
-        if unknown := set(workers) - self.members:
-            raise JobInvalid(f"there are no workers {sorted(unknown)}; there are {sorted(self.members)}")
-        for index in workers:
-            self.members.discard(index)
-            self.handles[index].leaving = True
-            self.handles[index].instruct(leave=True)
+        with self._changing:
+            if unknown := set(workers) - self.members:
+                raise JobInvalid(f"there are no workers {sorted(unknown)}; there are {sorted(self.members)}")
+            for index in workers:
+                self.members.discard(index)
+                self.handles[index].leaving = True
+                self.handles[index].instruct(leave=True)
 
     def control(self, control: Control) -> None:
         """Send control to all workers, including those that start later."""
-        self._control = control
-        for handle in list(self.handles.values()):  # the background fill may remove one meanwhile
-            handle.instruct(control=control)
+        with self._changing:
+            self._control = control
+            for handle in self.handles.values():
+                handle.instruct(control=control)
 
     def send_weights(
         self, version: int, layout: Layout, models: Mapping[str, State], workers: frozenset[int] | None
     ) -> None:
         """Put a version into shared memory for these workers; None: for all."""
-        instructed = (handle.instructions.weights for handle in list(self.handles.values()))
-        in_use = {location.data_at for location in (*instructed, self._newest) if location}
-        location = self._shared_weights.put(version, layout, models, in_use)
-        if workers is None:
-            self._newest = location
-        for index, handle in list(self.handles.items()):
-            if workers is None or index in workers:
-                handle.instruct(weights=location)
+        with self._changing:
+            instructed = (handle.instructions.weights for handle in self.handles.values())
+            in_use = {location.data_at for location in (*instructed, self._newest) if location}
+            location = self._shared_weights.put(version, layout, models, in_use)
+            if workers is None:
+                self._newest = location
+            for index, handle in self.handles.items():
+                if workers is None or index in workers:
+                    handle.instruct(weights=location)
 
     def take(self, worker: int, incarnation: int, sequence: int) -> None:
         """Count a worker's batches up to this one as taken."""
-        handle = self.handles.get(worker)
-        if handle is not None and handle.incarnation == incarnation:
-            handle.instruct(taken=max(handle.instructions.taken, sequence + 1))
+        with self._changing:
+            handle = self.handles.get(worker)
+            if handle is not None and handle.incarnation == incarnation:
+                handle.instruct(taken=max(handle.instructions.taken, sequence + 1))
 
     def listen(self, timeout_s: float) -> None:
         """Read messages of workers. Returns after the first ones, at the latest after `timeout_s`.
@@ -143,7 +161,7 @@ class Supervisor:
             raise JobEnded("these workers belong to the process that this one is a fork of")
         if self._selector.get_map() is None or not self._selector.select(timeout_s):  # closed, or nothing came
             return
-        with self._listening:  # a thread that fills a buffer listens, too, and may have read what came
+        with self._changing:  # the other thread may have read what came
             if self._selector.get_map() is None:
                 return
             for key, _ in self._selector.select(0):
@@ -158,10 +176,11 @@ class Supervisor:
         """
         if self._closed or os.getpid() != self._pid:
             return
-        self._closed = True
-        for handle in list(self.handles.values()):  # a thread that fills a buffer may still listen
-            handle.instruct(leave=True)
-            handle.hang_up()
+        with self._changing:
+            self._closed = True
+            for handle in self.handles.values():
+                handle.instruct(leave=True)
+                handle.hang_up()
         self._end(leave_grace_s)
         self.ready_batches.clear()
         self._selector.close()
@@ -174,11 +193,6 @@ class Supervisor:
     def _start(self, index: int, incarnation: int, instructions: Instructions) -> None:
         handle = WorkerHandle(self._method, index, incarnation, instructions, self._settings, self._workload)
         self.handles[index] = handle
-        newest, weights = self._newest, instructions.weights
-        if newest is not None and (weights is None or weights.version < newest.version):
-            weights = newest
-        # What another thread has sent to all workers while the process started.
-        handle.instruct(control=self._control, weights=weights)
         self._selector.register(handle.connection, selectors.EVENT_READ, partial(self._receive, handle))
 
     def _receive(self, handle: WorkerHandle) -> None:
@@ -189,7 +203,7 @@ class Supervisor:
                 elif isinstance(message, BatchReady):
                     self.ready_batches.append((handle, message))
                 elif isinstance(message, Evaluation):
-                    self.evaluations.append(message)
+                    self.evaluations.add(message)
                 else:
                     self.statuses[handle.index] = message
                     self._check_failure(handle, message)
@@ -227,7 +241,10 @@ class Supervisor:
         return handle.incarnation < self._max_restarts and not (handle.status is not None and handle.status.fatal)
 
     def _fail(self, error: BaseException) -> None:
-        self.fault = self.fault or error
+        if self._evaluation:
+            log.warning("an evaluation worker gave up: %s", error)
+        else:
+            self.fault = self.fault or error
 
     def _end(self, leave_grace_s: float) -> None:
         """Wait until all workers have ended: in order, then by SIGTERM, then by SIGKILL."""

@@ -19,7 +19,6 @@ import torch
 
 from rollfleet.data.batch import to_batch
 from rollfleet.errors import WireError
-from rollfleet.processes.evaluation import EvaluationProcesses
 from rollfleet.processes.launch import StartMethod
 from rollfleet.processes.messages import BatchReady
 from rollfleet.processes.supervisor import LEAVE_GRACE_S, Supervisor
@@ -34,6 +33,8 @@ from rollfleet.wire.fragment_message import unpack_fragment
 from rollfleet_api.messages import Control, Evaluation, WorkerStatus
 
 log = logging.getLogger(__name__)
+
+MAX_RESTARTS_OF_EVALUATION = 10  # of one evaluation worker; then it evaluates no more
 
 
 class ProcessesTransport(Transport):
@@ -66,23 +67,24 @@ class ProcessesTransport(Transport):
         quiet: bool = True,
     ) -> None:
         self._device, self._no_cuda_sync = device, no_cuda_sync
-        self._memory = BufferPool(2 * workload.job.spec.workers + 2)
+        self._spec = workload.job.spec
+        self._memory = BufferPool(2 * self._spec.workers + 2)
         self._corrupt = 0
-        self._suspect_after_s = workload.job.spec.failure.suspect_after_seconds
         self._warned: set[int] = set()  # workers whose long step has been logged
         self._supervisor = Supervisor(workload, start_method, max_restarts=max_restarts_per_worker, quiet=quiet)
-        evaluation = workload.job.spec.evaluation
-        try:
-            self._evaluation = evaluation and EvaluationProcesses(workload, evaluation, start_method, quiet=quiet)
-        except BaseException:
-            self._supervisor.close()
-            raise
-        self._supervisors = [self._supervisor, *([self._evaluation.supervisor] if self._evaluation else [])]
+        self._evaluators: Supervisor | None = None
+        self._supervisors = [self._supervisor]
         self._close = weakref.finalize(self, _close, self._supervisors)
         self._close.atexit = False  # atexit handlers run last-in first-out: this must run before multiprocessing's,
         atexit.register(self._close)  # which waits for its children
         try:
-            self._supervisor.add(workload.job.spec.workers)
+            if self._spec.evaluation:
+                self._evaluators = Supervisor(
+                    workload, start_method, max_restarts=MAX_RESTARTS_OF_EVALUATION, quiet=quiet, evaluation=True
+                )
+                self._supervisors.append(self._evaluators)
+                self._evaluators.add(self._spec.evaluation.workers)
+            self._supervisor.add(self._spec.workers)
             import tensordict  # noqa: F401  # takes seconds, during which the workers start
         except BaseException:
             self.close()
@@ -101,23 +103,26 @@ class ProcessesTransport(Transport):
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
         """The evaluations so far, by version."""
-        return self._evaluation.all() if self._evaluation else ()
+        if not self._evaluators:
+            return ()
+        self._evaluators.listen(0)
+        return self._evaluators.evaluations.all()
 
     def control(self, control: Control) -> None:
         """See `Transport`."""
         self._check()
-        self._supervisor.control(control)
-        if self._evaluation:
-            self._evaluation.control(control)
+        for supervisor in self._supervisors:
+            supervisor.control(control)
 
     def send_weights(
         self, version: int, layout: Layout, models: Mapping[str, State], *, workers: frozenset[int] | None = None
     ) -> None:
         """See `Transport`."""
         self._check()
-        if self._evaluation and workers is None:
+        evaluator = self._spec.evaluation.worker_of(version) if self._spec.evaluation and workers is None else None
+        if self._evaluators and evaluator is not None:
             models = layout.states(layout.snapshot(models).data)  # one copy for both: another thread may train
-            self._evaluation.send_weights(version, layout, models)
+            self._evaluators.send_weights(version, layout, models, frozenset([evaluator]))
         self._supervisor.send_weights(version, layout, models, workers)
 
     def receive(self, *, timeout_s: float) -> Arrival | None:
@@ -148,9 +153,8 @@ class ProcessesTransport(Transport):
 
     def workers(self) -> Mapping[int, WorkerStatus]:
         """See `Transport`."""
-        self._supervisor.listen(0)
-        if self._evaluation:
-            self._evaluation.listen()
+        for supervisor in self._supervisors:
+            supervisor.listen(0)
         handles = dict(self._supervisor.handles)  # the background fill may change them meanwhile
         return {
             index: replace(status, in_step_s=handles[index].in_step_s) if index in handles else status
@@ -188,7 +192,8 @@ class ProcessesTransport(Transport):
 
     def _warn_about_long_steps(self) -> None:
         """Log the long step of each worker, once until the step ends."""
-        found = {index: describe_long_step(status, self._suspect_after_s) for index, status in self.workers().items()}
+        after_s = self._spec.failure.suspect_after_seconds
+        found = {index: describe_long_step(status, after_s) for index, status in self.workers().items()}
         problems = {index: problem for index, problem in found.items() if problem}
         for index in problems.keys() - self._warned:
             log.warning("worker %d %s", index, problems[index])

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -49,7 +48,7 @@ class WorkerHandle:
         self.index, self.incarnation = index, incarnation
         self.status: WorkerStatus | None = None
         self.leaving = False
-        self.instructions, self._instructing = instructions, threading.Lock()
+        self.instructions = instructions
         self._messages = MessageReader()
         self._batches = SharedMemory.create()
         self._control_block = ControlBlock.create()
@@ -90,9 +89,8 @@ class WorkerHandle:
 
     def instruct(self, **changes: Any) -> None:
         """Change its instructions, and wake it."""
-        with self._instructing:  # a background fill takes batches on its own thread
-            self.instructions = replace(self.instructions, **changes)
-            self._control_block.write(self.instructions)
+        self.instructions = replace(self.instructions, **changes)
+        self._control_block.write(self.instructions)
         with suppress(OSError):  # its socket is full of wake-ups, or it has ended
             self.connection.send(b"\0")
 

@@ -116,6 +116,7 @@ class Child:
 
     Attributes:
         name: Its name in messages.
+        started_s: When it was started, in seconds since the epoch.
     """
 
     name: str
@@ -123,6 +124,7 @@ class Child:
     _output: asyncio.ReadTransport
     _last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
     _reader: "asyncio.Task[None] | None" = None
+    started_s: float = field(default_factory=time.time)
 
     @property
     def pid(self) -> int:
@@ -141,6 +143,13 @@ class Child:
     def last_line(self) -> str:
         """Return the last line that it wrote that is not blank; empty: none."""
         return next((line.strip() for line in reversed(self._last) if line.strip()), "")
+
+    def describe_end(self) -> str:
+        """Describe its end in a sentence, with the last line that it wrote."""
+        assert self.process.returncode is not None, "it still runs"
+        return (
+            f"{self.name} ended: {describe_exit(self.process.returncode)}; its last line: {self.last_line() or 'none'}"
+        )
 
     async def wait(self) -> int:
         """Wait until it has ended and its output is read. Returns its exit code, or minus the signal's number."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from rollfleet.errors import ConnectionFailed, JobEnded, JobInvalid, Timeout, WeightMismatch
+from rollfleet.errors import ConnectionFailed, JobEnded, Timeout
 from rollfleet.transports.worker_side import WorkerTransport
 from rollfleet.worker.evaluation import EvaluationWorker
 from rollfleet.worker.worker import Worker, failure
@@ -44,13 +44,9 @@ def work(
     except (ConnectionFailed, JobEnded, Timeout):
         raise
     except Exception as error:
-        # A restart repeats errors in the job or the weights, and of environments that no worker could reset. An
-        # environment that broke later may work next time.
-        useless = isinstance(worker, Worker) and worker.first_reset_failed and not transport.incarnation
-        fatal = useless or isinstance(error, JobInvalid | WeightMismatch)
-        status = replace(worker.failed(error) if worker else failure(status, error), fatal=fatal)
+        status = worker.failed(error) if worker else failure(status, error)
         transport.report(status)
-        return EXIT_PERMANENT if fatal else EXIT_CRASHED, status
+        return EXIT_PERMANENT if status.fatal else EXIT_CRASHED, status
     finally:
         transport.close()
         if worker:

@@ -40,7 +40,7 @@ class Worker:
 
     Attributes:
         policy: The policy that acts.
-        status: The last status, with all counters.
+        status: The present status, with the applied version and all counters.
 
     Raises:
         JobInvalid: The environment or the policy cannot be made.
@@ -51,9 +51,7 @@ class Worker:
         self._transport, self._spec, self._index = transport, job.spec, index
         self._in_learner = in_learner
         self._sync = job.spec.mode is Mode.SYNC
-        self._has_own_weights = job.spec.policy.entrypoint is not None  # they may be trained ones
-        self._version = 0
-        self._sender = 0  # session of the learner that sent the version; 0: none did
+        self._sender = 0  # session of the learner that sent the version of `status`; 0: none did
         self._returns: deque[float] = deque(maxlen=MEAN_EPISODES)
         self._leaving = threading.Event()
         self.status = WorkerStatus(worker=index, incarnation=transport.incarnation)
@@ -129,11 +127,11 @@ class Worker:
         inbox = self._inbox
         meant = control.version_for(self._index)
         if inbox is None:
-            self._version = meant
+            self.status = replace(self.status, version=meant)
             return True
         oldest = max(1, meant if self._sync else meant - self._spec.weights_max_lag)
-        if not meant and control.own_weights and self._has_own_weights:
-            oldest = 0
+        if not meant and control.own_weights and self._spec.policy.entrypoint is not None:
+            oldest = 0  # its own weights may be trained ones
         sender = control.session if self._sync and meant > control.resumed else 0
 
         def ready() -> bool:
@@ -149,13 +147,13 @@ class Worker:
 
     def apply_waiting(self) -> None:
         """Apply the newest version, and answer a call, while the worker waits to collect."""
-        control, before = self._transport.control, (self._version, self._calls.answer)
+        control, before = self._transport.control, (self.status.version, self._calls.answer)
         self._answer_call()
         if self._inbox is not None:
             self._load_newest()
         elif control is not None:
-            self._version = control.version_for(self._index)
-        if (self._version, self._calls.answer) != before:
+            self.status = replace(self.status, version=control.version_for(self._index))
+        if (self.status.version, self._calls.answer) != before:
             self._report(self.status.state)
 
     def collect(self, control: Control) -> tuple[Fragment, BatchMeta]:
@@ -167,7 +165,7 @@ class Worker:
             self._hooks.pre_collect_hook()
         began = time.perf_counter()
         fragment = self._rollout.collect(
-            version=self._version,
+            version=self.status.version,
             steps=min(control.steps, self._spec.steps_among(1)),  # never more than the whole job asks for
             random_actions=control.random_actions,
             stop=lambda: self._leaving.is_set() or self._is_closed(control),
@@ -183,7 +181,7 @@ class Worker:
             mean_return=sum(self._returns) / len(self._returns) if self._returns else None,
         )
         session = control.session if self._sync else self._sender or control.session
-        meta = BatchMeta(session=session, round=control.round, version=self._version, frames=frames)
+        meta = BatchMeta(session=session, round=control.round, version=self.status.version, frames=frames)
         return fragment, meta
 
     def start_over(self) -> None:
@@ -198,19 +196,19 @@ class Worker:
         """Stop at the next step, send the frames so far, and end. Safe in any thread and in a signal handler."""
         self._leaving.set()
 
-    @property
-    def first_reset_failed(self) -> bool:
-        """Whether the first reset of its environments raised."""
-        return self._rollout.first_reset_failed
-
     def failed(self, error: BaseException) -> WorkerStatus:
-        """Return the status that reports an error of `run`: its traceback, and how to reproduce it."""
+        """Return the status that reports an error of `run`: its traceback, and how to reproduce it.
+
+        It is also fatal if no environment was ever reset. Environments that broke later may work after a restart.
+        """
         seeds = ", ".join(map(str, self._seeds().envs[:4])) + (", ..." if self._num_envs > 4 else "")
         reproduction = (
             f"To reproduce it: seed {self._seed}, worker {self._index}, incarnation {self._transport.incarnation} "
             f"(environments seeded {seeds}), after {self.status.frames} frames in {self.status.batches} batches"
         )
-        return failure(self.status, error, reproduction)
+        never_worked = self._rollout.first_reset_failed and not self._transport.incarnation
+        status = failure(self.status, error, reproduction)
+        return replace(status, fatal=status.fatal or never_worked)
 
     def close(self) -> None:
         """Close the environments."""
@@ -237,12 +235,13 @@ class Worker:
             # A policy's call may have replaced its tensors, outside of the learner by tensors of inference mode.
             with torch.inference_mode(not self._in_learner):
                 self._layout.load(torch.from_numpy(newest.data), self._select(self.policy))
-            self._version, self._sender = newest.version, newest.session
+            self.status, self._sender = replace(self.status, version=newest.version), newest.session
 
     def _newer(self) -> Weights | None:
         """Return the newest version unless it is applied. Another learner's of the same number is newer, too."""
         newest = self._inbox.newest() if self._inbox is not None else None
-        return newest if newest and (newest.version, newest.session) != (self._version, self._sender) else None
+        applied = (self.status.version, self._sender)
+        return newest if newest and (newest.version, newest.session) != applied else None
 
     def _apply_seeds(self, control: Control) -> None:
         """Restart the environments if the learner has lost a batch, set a seed, or restored a run."""
@@ -328,16 +327,20 @@ class Worker:
         self.status = replace(self.status, **{name: getattr(self.status, name) + more for name, more in counts.items()})
 
     def _report(self, state: WorkerState) -> None:
-        self.status = replace(self.status, state=state, version=self._version, answer=self._calls.answer)
+        self.status = replace(self.status, state=state, answer=self._calls.answer)
         self._transport.report(self.status)
 
 
 def failure(status: WorkerStatus, error: BaseException, reproduction: str = "") -> WorkerStatus:
-    """Return the last status of a worker that failed: the text of bad input, or the traceback of any other error."""
-    if isinstance(error, JobInvalid | WeightMismatch):
+    """Return the last status of a worker that failed: the text of bad input, or the traceback of any other error.
+
+    Bad input is fatal: a restart would repeat it.
+    """
+    fatal = isinstance(error, JobInvalid | WeightMismatch)
+    if fatal:
         text = str(error)
     else:
         # The error itself stays last: short reports show only the last line.
         text = "".join(traceback.format_exception(error))[-(MAX_ERROR_CHARACTERS - len(reproduction) - 1) :]
         text = f"{reproduction}\n{text}" if reproduction else text
-    return replace(status, state=WorkerState.FAILED, error=text[-MAX_ERROR_CHARACTERS:])
+    return replace(status, state=WorkerState.FAILED, error=text[-MAX_ERROR_CHARACTERS:], fatal=fatal)

@@ -1,18 +1,16 @@
 """An API server with the CRD, and an operator for the tests that need one."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.control.pure.nats_in_memory import NatsInMemory
-
-if TYPE_CHECKING:
-    from tests.control.kubernetes import ApiServer
 from tests.control.api_server.lab import Lab, RunningOperator, quick
+from tests.control.kubernetes import ApiServer
+from tests.control.pure.nats_in_memory import NatsInMemory
 
 
 @pytest.fixture(scope="module")  # some modules start their own
-def operator(api_server: "ApiServer") -> Iterator[RunningOperator]:
+def operator(api_server: ApiServer) -> Iterator[RunningOperator]:
     """One operator for all namespaces, on NATS in memory."""
     running = RunningOperator(api_server, NatsInMemory(), quick())
     yield running
@@ -20,7 +18,7 @@ def operator(api_server: "ApiServer") -> Iterator[RunningOperator]:
 
 
 @pytest.fixture
-def start_operator(api_server: "ApiServer") -> Iterator[Callable[..., RunningOperator]]:
+def start_operator(api_server: ApiServer) -> Iterator[Callable[..., RunningOperator]]:
     """Starts operators of the test's own, for one namespace each (`quick` has their other settings)."""
     started: list[RunningOperator] = []
 
@@ -37,7 +35,7 @@ def start_operator(api_server: "ApiServer") -> Iterator[Callable[..., RunningOpe
 
 
 @pytest.fixture
-def own_lab(api_server: "ApiServer") -> Iterator[Lab]:
+def own_lab(api_server: ApiServer) -> Iterator[Lab]:
     """A namespace for operators that the test starts, with a NATS of its own. Not in a module that asks for `lab`."""
     lab = Lab(api_server, NatsInMemory())
     yield lab
@@ -45,7 +43,7 @@ def own_lab(api_server: "ApiServer") -> Iterator[Lab]:
 
 
 @pytest.fixture
-def lab(api_server: "ApiServer", operator: RunningOperator) -> Iterator[Lab]:
+def lab(api_server: ApiServer, operator: RunningOperator) -> Iterator[Lab]:
     """A namespace that the operator watches."""
     lab = Lab(api_server, operator.nats)
     yield lab

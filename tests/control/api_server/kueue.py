@@ -6,16 +6,13 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trustme
 import yaml
-from tests.control.kubernetes import find, wait_for
+from tests.control.kubernetes import ApiServer, find, wait_for
 from tests.ports import free_ports
 from tests.running import running
-
-if TYPE_CHECKING:
-    from tests.control.kubernetes import ApiServer
 
 PROGRAM, GARBAGE_COLLECTOR = PROGRAMS = ("kueue", "kube-controller-manager")
 ABSENT = (
@@ -42,7 +39,7 @@ PRIVATE_ETC = (
 class Kueue:
     """A running Kueue, with one ClusterQueue for all namespaces."""
 
-    def __init__(self, server: "ApiServer") -> None:
+    def __init__(self, server: ApiServer) -> None:
         self._server = server
 
     def request(self, method: str, path: str, body: Any = None, **query: str) -> Any:
@@ -91,7 +88,7 @@ def quota(cpus: str) -> dict[str, Any]:
 
 
 @contextmanager
-def running_kueue(server: "ApiServer", folder: Path) -> Iterator[Kueue]:
+def running_kueue(server: ApiServer, folder: Path) -> Iterator[Kueue]:
     """Run Kueue, and the garbage collector, which deletes the workload of a deleted Job. Kueue's kinds stay."""
     program, collector = find(PROGRAM), find(GARBAGE_COLLECTOR)
     assert program

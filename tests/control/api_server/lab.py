@@ -7,11 +7,11 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import kopf
 from tests.api.job_data import SMALLEST, job_data
-from tests.control.kubernetes import wait_for
+from tests.control.kubernetes import ApiServer, wait_for
 from tests.control.pure.nats_in_memory import NatsInMemory
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
@@ -23,9 +23,6 @@ from rollfleet_operator.nats_port import Heartbeats, JobKey
 from rollfleet_operator.program import Operator
 from rollfleet_operator.settings import Settings
 
-if TYPE_CHECKING:
-    from tests.control.kubernetes import ApiServer
-
 START_S = 60.0
 JSON, MERGE, APPLY = "application/json", "application/merge-patch+json", "application/apply-patch+yaml"
 
@@ -33,7 +30,7 @@ JSON, MERGE, APPLY = "application/json", "application/merge-patch+json", "applic
 class RunningOperator:
     """The operator, as kopf runs it, in the loop of the API server's clients."""
 
-    def __init__(self, server: "ApiServer", nats: NatsInMemory, settings: Settings, *, token: str = "") -> None:
+    def __init__(self, server: ApiServer, nats: NatsInMemory, settings: Settings, *, token: str = "") -> None:
         self._server, self.nats = server, nats
         login = (token,) if token else ()
         self.operator = Operator(settings, lambda: server.login(*login), lambda: nats)
@@ -79,7 +76,7 @@ class Lab:
         nats: The operator's NATS.
     """
 
-    def __init__(self, server: "ApiServer", nats: NatsInMemory) -> None:
+    def __init__(self, server: ApiServer, nats: NatsInMemory) -> None:
         self._server, self.nats = server, nats
         self.namespace = f"lab-{uuid.uuid4().hex[:8]}"
         server.call(server.api._request("POST", "/api/v1/namespaces", body={"metadata": {"name": self.namespace}}))

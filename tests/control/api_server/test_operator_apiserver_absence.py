@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import gymnasium
 import pytest
+from tests.control.api_server.lab import Lab
 from tests.control.api_server.operator_program import OperatorProgram
-from tests.control.kubernetes import wait_for
+from tests.control.kubernetes import ApiServer, wait_for
 from tests.control.wire.jwt_nats import NatsInJwtMode
 from tests.job_server import WorkerThread
 
@@ -27,10 +27,6 @@ from rollfleet_api.validation import parse_job
 from rollfleet_operator import names
 from rollfleet_operator.nats.settings import LIFE_S
 from rollfleet_operator.settings import WORKER_IMAGE
-
-if TYPE_CHECKING:
-    from tests.control.api_server.lab import Lab
-    from tests.control.kubernetes import ApiServer
 
 AWAY_S = int(os.environ.get("ROLLFLEET_AWAY_S", "40"))  # `make chaos`: five minutes
 CREDENTIALS_S = 2 * AWAY_S + 60  # they are renewed within half of it
@@ -49,7 +45,7 @@ class Pods:
         batches: The number of batches that the learner was handed.
     """
 
-    def __init__(self, lab: "Lab", nats: NatsInJwtMode, folder: Path) -> None:
+    def __init__(self, lab: Lab, nats: NatsInJwtMode, folder: Path) -> None:
         self._lab, self._nats, self._folder, self._links = lab, nats, folder, list[Link]()
         self.mount()
         self._job = parse_job(lab.get(KIND, "cartpole"))
@@ -111,7 +107,7 @@ def nats(tmp_path: Path) -> Iterator[NatsInJwtMode]:
 
 
 @pytest.fixture
-def start(own_lab: "Lab", api_server: "ApiServer", nats: NatsInJwtMode) -> Iterator[StartOperator]:
+def start(own_lab: Lab, api_server: ApiServer, nats: NatsInJwtMode) -> Iterator[StartOperator]:
     """Starts operators that do not know of each other; returns when one is ready."""
     started: list[OperatorProgram] = []
 
@@ -127,7 +123,7 @@ def start(own_lab: "Lab", api_server: "ApiServer", nats: NatsInJwtMode) -> Itera
 
 
 @pytest.fixture
-def pods(own_lab: "Lab", nats: NatsInJwtMode, start: StartOperator, tmp_path: Path) -> Iterator[Callable[[], Pods]]:
+def pods(own_lab: Lab, nats: NatsInJwtMode, start: StartOperator, tmp_path: Path) -> Iterator[Callable[[], Pods]]:
     """Applies a job, and returns its pods."""
     created: list[Pods] = []
 
@@ -148,7 +144,7 @@ def pods(own_lab: "Lab", nats: NatsInJwtMode, start: StartOperator, tmp_path: Pa
 
 
 def test_a_job_goes_on_without_an_operator_and_its_credentials_are_renewed_by_the_next(
-    own_lab: "Lab",
+    own_lab: Lab,
     nats: NatsInJwtMode,
     start: StartOperator,
     pods: Callable[[], Pods],
@@ -178,7 +174,7 @@ def test_a_job_goes_on_without_an_operator_and_its_credentials_are_renewed_by_th
 
 
 def test_a_job_survives_two_operators_that_work_at_the_same_time(
-    own_lab: "Lab", start: StartOperator, pods: Callable[[], Pods]
+    own_lab: Lab, start: StartOperator, pods: Callable[[], Pods]
 ) -> None:
     first = start("first")
     second = start("second")

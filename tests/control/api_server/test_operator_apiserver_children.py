@@ -2,9 +2,10 @@
 
 import base64
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.control.api_server.lab import Lab
 from tests.control.kubernetes import wait_for
 
 from rollfleet_api.job import KIND
@@ -12,14 +13,11 @@ from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.errors import NatsFull
 
-if TYPE_CHECKING:
-    from tests.control.api_server.lab import Lab
-
 pytestmark = pytest.mark.cluster
 LEARNER = {"template": {"spec": {"containers": [{"name": "learner", "command": ["python", "train.py"]}]}}}
 
 
-def versions(lab: "Lab") -> dict[str, str]:
+def versions(lab: Lab) -> dict[str, str]:
     kinds = ("Job", "ServiceAccount", "Secret", "NetworkPolicy")
     found = {
         f"{kind}/{each['metadata']['name']}": each["metadata"]["resourceVersion"]
@@ -30,7 +28,7 @@ def versions(lab: "Lab") -> dict[str, str]:
     return found | {"generation": str(job["metadata"]["generation"]), "status": str(job.get("status"))}
 
 
-def test_job_gets_all_it_needs(lab: "Lab") -> None:
+def test_job_gets_all_it_needs(lab: Lab) -> None:
     lab.apply(workers=3, learner=LEARNER)
     assert lab.run()["spec"]["completions"] == lab.run()["spec"]["parallelism"] == 3
     assert lab.run("learner")["spec"]["template"]["spec"]["containers"][0]["command"] == ["python", "train.py"]
@@ -42,7 +40,7 @@ def test_job_gets_all_it_needs(lab: "Lab") -> None:
         assert lab.get("NetworkPolicy", names.network_policy("cartpole", role))
 
 
-def test_operator_leaves_no_finalizer_and_no_annotation_on_a_job(lab: "Lab") -> None:
+def test_operator_leaves_no_finalizer_and_no_annotation_on_a_job(lab: Lab) -> None:
     lab.apply()
     lab.wait_condition("Progressing", "Starting")
     job: Any = lab.get(KIND, "cartpole")
@@ -50,7 +48,7 @@ def test_operator_leaves_no_finalizer_and_no_annotation_on_a_job(lab: "Lab") -> 
     assert "annotations" not in job["metadata"]
 
 
-def test_pods_pass_pod_security_restricted_with_devices_claims_and_files(lab: "Lab") -> None:
+def test_pods_pass_pod_security_restricted_with_devices_claims_and_files(lab: Lab) -> None:
     lab.enforce("restricted")
     claims = {
         "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
@@ -74,7 +72,7 @@ def test_pods_pass_pod_security_restricted_with_devices_claims_and_files(lab: "L
         ("Job", ""),
     ],
 )
-def test_deleted_child_comes_back(lab: "Lab", kind: str, name: str) -> None:
+def test_deleted_child_comes_back(lab: Lab, kind: str, name: str) -> None:
     lab.apply()
     name = name or lab.run()["metadata"]["name"]
     before = wait_for(lambda: lab.get(kind, name))
@@ -82,7 +80,7 @@ def test_deleted_child_comes_back(lab: "Lab", kind: str, name: str) -> None:
     wait_for(lambda: (found := lab.get(kind, name)) and found["metadata"]["uid"] != before["metadata"]["uid"])
 
 
-def test_drift_is_repaired(lab: "Lab") -> None:
+def test_drift_is_repaired(lab: Lab) -> None:
     lab.apply()
     run, policy = lab.run()["metadata"]["name"], names.network_policy("cartpole", Role.WORKER)
     lab.patch("Job", run, {"spec": {"completions": 9, "parallelism": 9}})
@@ -93,7 +91,7 @@ def test_drift_is_repaired(lab: "Lab") -> None:
     wait_for(lambda: len((lab.get("NetworkPolicy", policy) or {})["spec"]["policyTypes"]) == 2)
 
 
-def test_unchanged_apply_changes_nothing(lab: "Lab") -> None:
+def test_unchanged_apply_changes_nothing(lab: Lab) -> None:
     lab.apply()
     wait_for(lambda: (before := versions(lab)) and lab.seconds_pass(0.5) and before == versions(lab))
     before = versions(lab)
@@ -106,7 +104,7 @@ def test_unchanged_apply_changes_nothing(lab: "Lab") -> None:
     ("kind", "name"),
     [("ServiceAccount", names.account("cartpole")), ("Secret", names.secret("cartpole", Role.WORKER))],
 )
-def test_object_of_another_owner_is_not_taken(lab: "Lab", kind: str, name: str) -> None:
+def test_object_of_another_owner_is_not_taken(lab: Lab, kind: str, name: str) -> None:
     lab.create({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}})
     lab.apply()
     assert "belongs to someone else" in lab.wait_condition("Degraded", "NameTaken")["message"]
@@ -114,7 +112,7 @@ def test_object_of_another_owner_is_not_taken(lab: "Lab", kind: str, name: str) 
     assert "ownerReferences" not in found["metadata"]
 
 
-def test_children_of_an_earlier_job_of_the_name_are_waited_for(lab: "Lab") -> None:
+def test_children_of_an_earlier_job_of_the_name_are_waited_for(lab: Lab) -> None:
     lab.apply()
     lab.run()
     wait_for(lambda: lab.key in lab.nats.published)
@@ -129,7 +127,7 @@ def test_children_of_an_earlier_job_of_the_name_are_waited_for(lab: "Lab") -> No
     wait_for(lambda: lab.runs() and lab.run()["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"])
 
 
-def test_status_of_an_earlier_job_is_not_written_into_a_later_one(lab: "Lab") -> None:
+def test_status_of_an_earlier_job_is_not_written_into_a_later_one(lab: Lab) -> None:
     lab.apply()
     wait_for(lambda: lab.status().get("phase"))
     with lab.replaced_during_reconciliation("cartpole") as replaced:
@@ -139,7 +137,7 @@ def test_status_of_an_earlier_job_is_not_written_into_a_later_one(lab: "Lab") ->
     assert lab.status() == {}  # its own waits until what the earlier one left is gone
 
 
-def test_credentials_are_rotated_on_request(lab: "Lab") -> None:
+def test_credentials_are_rotated_on_request(lab: Lab) -> None:
     lab.apply()
     run, name = lab.run(), names.secret("cartpole", Role.WORKER)
     before = wait_for(lambda: lab.get("Secret", name))
@@ -151,7 +149,7 @@ def test_credentials_are_rotated_on_request(lab: "Lab") -> None:
     lab.wait_condition("Degraded", "AnnotationInvalid")
 
 
-def test_missing_source_is_reported_and_waited_for(lab: "Lab") -> None:
+def test_missing_source_is_reported_and_waited_for(lab: Lab) -> None:
     lab.apply(source={"configMap": "code"})
     assert "`code`" in lab.wait_condition("Degraded", "SourceMissing")["message"]
     assert lab.runs() == []
@@ -162,7 +160,7 @@ def test_missing_source_is_reported_and_waited_for(lab: "Lab") -> None:
     wait_for(lambda: [run["metadata"]["name"] for run in lab.runs()] not in ([before], []))
 
 
-def test_template_that_is_refused_leaves_the_workers_alone(lab: "Lab") -> None:
+def test_template_that_is_refused_leaves_the_workers_alone(lab: Lab) -> None:
     lab.apply()
     before = lab.run()["metadata"]["uid"]
     lab.apply(template={"spec": {"containers": [{"name": "worker", "imagePullPolicy": "Sometimes"}]}})
@@ -173,7 +171,7 @@ def test_template_that_is_refused_leaves_the_workers_alone(lab: "Lab") -> None:
 
 
 @pytest.fixture
-def stuck(lab: "Lab") -> Callable[[str], dict[str, Any]]:
+def stuck(lab: Lab) -> Callable[[str], dict[str, Any]]:
     """Runs workers, and takes away what their successors need; returns the spec to go on with."""
 
     def build(why: str) -> dict[str, Any]:
@@ -196,7 +194,7 @@ def stuck(lab: "Lab") -> Callable[[str], dict[str, Any]]:
 
 @pytest.mark.parametrize("why", ["SourceMissing", "TemplateInvalid", "Invalid"])
 def test_job_that_cannot_be_made_now_is_scaled_suspended_and_rotated(
-    lab: "Lab", stuck: Callable[[str], dict[str, Any]], why: str
+    lab: Lab, stuck: Callable[[str], dict[str, Any]], why: str
 ) -> None:
     spec = stuck(why)
     name = names.secret("cartpole", Role.WORKER)
@@ -209,7 +207,7 @@ def test_job_that_cannot_be_made_now_is_scaled_suspended_and_rotated(
     wait_for(lambda: not lab.runs())
 
 
-def test_objects_of_others_with_our_labels_are_passed_over(lab: "Lab") -> None:
+def test_objects_of_others_with_our_labels_are_passed_over(lab: Lab) -> None:
     lab.apply()
     job: Any = lab.get(KIND, "cartpole")
     owner = {"apiVersion": job["apiVersion"], "kind": KIND, "name": "cartpole", "uid": job["metadata"]["uid"]}
@@ -226,7 +224,7 @@ def test_objects_of_others_with_our_labels_are_passed_over(lab: "Lab") -> None:
     assert lab.get("Job", "evaluation")
 
 
-def test_credentials_are_rotated_although_nats_has_no_space_for_an_edit(lab: "Lab") -> None:
+def test_credentials_are_rotated_although_nats_has_no_space_for_an_edit(lab: Lab) -> None:
     lab.apply(workers=2)
     before, name = lab.run(), names.secret("cartpole", Role.WORKER)
     secret: Any = lab.get("Secret", name)

@@ -1,16 +1,14 @@
 """On a real API server: whatever is edited in whatever order, a job becomes what a fresh one would be."""
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.control.api_server.lab import Lab
 from tests.control.kubernetes import wait_for
 
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest
-
-if TYPE_CHECKING:
-    from tests.control.api_server.lab import Lab
 
 pytestmark = pytest.mark.cluster
 
@@ -40,7 +38,7 @@ _THEIRS = (
 )
 
 
-def content(lab: "Lab", job: str) -> dict[str, Any]:
+def content(lab: Lab, job: str) -> dict[str, Any]:
     """What the job's children say, without what differs between two jobs."""
     found = {}
     for kind in ("Job", "ServiceAccount", "NetworkPolicy"):
@@ -60,7 +58,7 @@ def comparable(child: Manifest, job: str) -> str:
 
 
 @pytest.mark.parametrize("edits", [30, pytest.param(100, marks=pytest.mark.slow)])
-def test_random_edits_converge_to_what_a_fresh_apply_gives(lab: "Lab", edits: int) -> None:
+def test_random_edits_converge_to_what_a_fresh_apply_gives(lab: Lab, edits: int) -> None:
     lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": ""}})
     chance = random.Random(0)
     spec: dict[str, Any] = {}
@@ -76,7 +74,7 @@ def test_random_edits_converge_to_what_a_fresh_apply_gives(lab: "Lab", edits: in
             assert content(lab, "edited") == content(lab, f"fresh{transition}"), spec
 
 
-def settled(lab: "Lab", job: str) -> bool:
+def settled(lab: Lab, job: str) -> bool:
     found: Any = lab.get("CollectorJob", job)
     status = found.get("status") or {}
     known = {each["type"]: each for each in status.get("conditions", [])}

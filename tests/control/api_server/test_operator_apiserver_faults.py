@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.control.kubernetes import wait_for
+from tests.control.api_server.lab import Lab, RunningOperator
+from tests.control.kubernetes import ApiServer, wait_for
 
 from rollfleet_api.job import KIND
 from rollfleet_api.messages import LearnerPhase, LearnerStatus
@@ -14,33 +15,29 @@ from rollfleet_operator import names
 from rollfleet_operator.kinds import KINDS
 from rollfleet_operator.nats_port import Heartbeats
 
-if TYPE_CHECKING:
-    from tests.control.api_server.lab import Lab, RunningOperator
-    from tests.control.kubernetes import ApiServer
-
 pytestmark = pytest.mark.cluster
-StartOperator = Callable[..., "RunningOperator"]
+StartOperator = Callable[..., RunningOperator]
 OTHER_TOKEN = "of-user-other"
 
 
 @pytest.fixture
-def lab(own_lab: "Lab") -> "Lab":
+def lab(own_lab: Lab) -> Lab:
     """No operator runs here yet."""
     return own_lab
 
 
 @pytest.fixture
-def start(lab: "Lab", start_operator: StartOperator) -> StartOperator:
+def start(lab: Lab, start_operator: StartOperator) -> StartOperator:
     """Starts an operator for the test's namespace."""
     return lambda **settings: start_operator(lab.namespace, lab.nats, **settings)
 
 
-def versions(lab: "Lab") -> dict[str, str]:
+def versions(lab: Lab) -> dict[str, str]:
     kinds = ("Job", "ServiceAccount", "Secret", "NetworkPolicy")
     return {each["metadata"]["uid"]: each["metadata"]["resourceVersion"] for kind in kinds for each in lab.all(kind)}
 
 
-def test_new_operator_takes_over_and_touches_nothing(lab: "Lab", start: StartOperator) -> None:
+def test_new_operator_takes_over_and_touches_nothing(lab: Lab, start: StartOperator) -> None:
     lab.apply(learner={"template": {}})
     first = start()
     lab.wait_condition("Progressing", "Starting")
@@ -53,7 +50,7 @@ def test_new_operator_takes_over_and_touches_nothing(lab: "Lab", start: StartOpe
     assert versions(lab) == before
 
 
-def test_changes_during_the_operators_absence_are_caught_up(lab: "Lab", start: StartOperator) -> None:
+def test_changes_during_the_operators_absence_are_caught_up(lab: Lab, start: StartOperator) -> None:
     lab.apply()
     lab.apply(name="other")
     first = start()
@@ -72,7 +69,7 @@ def test_changes_during_the_operators_absence_are_caught_up(lab: "Lab", start: S
 
 @pytest.mark.parametrize("pod", ["none", "starting"])
 def test_deleted_secret_is_noticed_and_soon_if_a_starting_pod_waits_for_it(
-    lab: "Lab", start: StartOperator, pod: str
+    lab: Lab, start: StartOperator, pod: str
 ) -> None:
     lab.apply()
     start(resync_s=0.5, verify_s=0.5 if pod == "none" else 3600.0)
@@ -85,9 +82,7 @@ def test_deleted_secret_is_noticed_and_soon_if_a_starting_pod_waits_for_it(
     wait_for(lambda: (found := lab.get("Secret", name)) and found["metadata"]["uid"] != before["metadata"]["uid"])
 
 
-def test_defect_of_the_operator_is_a_condition(
-    lab: "Lab", start: StartOperator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_defect_of_the_operator_is_a_condition(lab: Lab, start: StartOperator, monkeypatch: pytest.MonkeyPatch) -> None:
     def defect(*_: object) -> None:
         raise ZeroDivisionError("x" * 33_000)
 
@@ -101,7 +96,7 @@ def test_defect_of_the_operator_is_a_condition(
     lab.run()
 
 
-def test_missing_right_is_a_condition_until_it_is_granted(lab: "Lab", start: StartOperator) -> None:
+def test_missing_right_is_a_condition_until_it_is_granted(lab: Lab, start: StartOperator) -> None:
     lab.grant("other", KIND, "get", "list", "watch", "patch", status=True)
     for kind in ("Pod", "ServiceAccount", "NetworkPolicy", "Secret"):
         lab.grant("other", kind, "get", "list", "watch", "create", "patch")
@@ -116,7 +111,7 @@ def test_missing_right_is_a_condition_until_it_is_granted(lab: "Lab", start: Sta
     lab.wait_condition("Degraded", "AsExpected", "False")
 
 
-def test_no_event_without_a_written_status(lab: "Lab", start: StartOperator) -> None:
+def test_no_event_without_a_written_status(lab: Lab, start: StartOperator) -> None:
     lab.grant("other", KIND, "get", "list", "watch")
     for kind in ("Job", "Pod", "ServiceAccount", "NetworkPolicy", "Secret", "Event"):
         lab.grant("other", kind, "get", "list", "watch", "create", "patch")
@@ -129,7 +124,7 @@ def test_no_event_without_a_written_status(lab: "Lab", start: StartOperator) -> 
     wait_for(lambda: ("Normal", "Suspended") in lab.events())
 
 
-def test_counters_wait_for_the_next_interval_and_transitions_do_not(lab: "Lab", start: StartOperator) -> None:
+def test_counters_wait_for_the_next_interval_and_transitions_do_not(lab: Lab, start: StartOperator) -> None:
     lab.apply()
     start(status_interval_s=3600.0, refresh_s=0.05)
     lab.wait_condition("Progressing", "Starting")
@@ -142,7 +137,7 @@ def test_counters_wait_for_the_next_interval_and_transitions_do_not(lab: "Lab", 
     assert lab.status()["frames"] == 2
 
 
-def test_probe_detects_a_stuck_operator(lab: "Lab", start: StartOperator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_detects_a_stuck_operator(lab: Lab, start: StartOperator, monkeypatch: pytest.MonkeyPatch) -> None:
     running = start(workers=1)
     wait_for(lambda: running.http("/readyz")[0] == 200)
     assert running.http("/healthz") == (200, "ok")
@@ -150,7 +145,7 @@ def test_probe_detects_a_stuck_operator(lab: "Lab", start: StartOperator, monkey
     assert running.http("/healthz")[0] == 503
 
 
-def test_metrics_cover_each_job(lab: "Lab", start: StartOperator) -> None:
+def test_metrics_cover_each_job(lab: Lab, start: StartOperator) -> None:
     lab.apply(workers=3)
     running = start()
     sample = f'rollfleet_job_workers_desired{{name="cartpole",namespace="{lab.namespace}"}} 3.0'
@@ -160,7 +155,7 @@ def test_metrics_cover_each_job(lab: "Lab", start: StartOperator) -> None:
 
 
 def test_return_is_in_the_metrics_once_there_is_one_and_waits_alone_write_no_status(
-    lab: "Lab", start: StartOperator
+    lab: Lab, start: StartOperator
 ) -> None:
     running = start()
     lab.apply()
@@ -192,7 +187,7 @@ def test_return_is_in_the_metrics_once_there_is_one_and_waits_alone_write_no_sta
 
 
 def test_job_that_is_nested_too_deeply_for_a_decoder_stops_no_other(
-    lab: "Lab", start: StartOperator, api_server: "ApiServer"
+    lab: Lab, start: StartOperator, api_server: ApiServer
 ) -> None:
     first, api = start(), api_server.api
     lab.apply()
@@ -224,7 +219,7 @@ LITTLE: dict[str, Any] = {"delivery": {"maxBytes": "64Mi"}}
 
 
 def test_job_above_the_limit_starts_when_it_asks_for_less(
-    own_lab: "Lab", start_operator: Callable[..., "RunningOperator"]
+    own_lab: Lab, start_operator: Callable[..., RunningOperator]
 ) -> None:
     start_operator(own_lab.namespace, own_lab.nats, max_bytes_per_job=1 << 30)
     own_lab.apply(**MUCH)
@@ -238,7 +233,7 @@ def test_job_above_the_limit_starts_when_it_asks_for_less(
 
 
 def test_running_job_above_the_limit_goes_on_with_what_it_has(
-    own_lab: "Lab", start_operator: Callable[..., "RunningOperator"]
+    own_lab: Lab, start_operator: Callable[..., RunningOperator]
 ) -> None:
     start_operator(own_lab.namespace, own_lab.nats, max_bytes_per_job=1 << 30)
     own_lab.apply(**LITTLE)

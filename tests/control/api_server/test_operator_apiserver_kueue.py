@@ -1,17 +1,13 @@
 """On a real API server, with the real Kueue: it decides when a job's workers run, and the operator obeys."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.control.api_server.kueue import ABSENT, NODES, PROGRAMS, Kueue, running_kueue
-from tests.control.kubernetes import find, wait_for
+from tests.control.api_server.lab import Lab
+from tests.control.kubernetes import ApiServer, find, wait_for
 
 from rollfleet_api.job import KIND
-
-if TYPE_CHECKING:
-    from tests.control.api_server.lab import Lab
-    from tests.control.kubernetes import ApiServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(not all(map(find, PROGRAMS)), reason=ABSENT)]
 QUEUE = {"kueue.x-k8s.io/queue-name": "gpus"}
@@ -20,13 +16,13 @@ RESOURCES = {"requests": {"cpu": "1", "memory": "1Gi"}}
 
 
 @pytest.fixture(scope="module")
-def started(api_server: "ApiServer", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kueue]:
+def started(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kueue]:
     with running_kueue(api_server, tmp_path_factory.mktemp("kueue")) as started:
         yield started
 
 
 @pytest.fixture(name="kueue")
-def room_for_four(started: Kueue, lab: "Lab") -> Iterator[Kueue]:
+def room_for_four(started: Kueue, lab: Lab) -> Iterator[Kueue]:
     """Kueue with a queue in the lab's namespace, and room for four workers."""
     started.add_queue(lab.namespace, "gpus")
     started.make_room("4")
@@ -35,13 +31,13 @@ def room_for_four(started: Kueue, lab: "Lab") -> Iterator[Kueue]:
     wait_for(lambda: not started.workloads(lab.namespace), 90)  # the garbage collector looks for new kinds every 30 s
 
 
-def admitted(lab: "Lab", workers: int) -> bool:
+def admitted(lab: Lab, workers: int) -> bool:
     """Whether so many workers run, on the nodes of Kueue's flavor."""
     found = [run["spec"] for run in lab.runs() if run["spec"]["template"]["spec"].get("nodeSelector") == NODES]
     return [spec["parallelism"] for spec in found if not spec["suspend"]] == [workers]
 
 
-def test_workers_run_as_soon_as_there_is_room(lab: "Lab", kueue: Kueue) -> None:
+def test_workers_run_as_soon_as_there_is_room(lab: Lab, kueue: Kueue) -> None:
     kueue.make_room("1")
     lab.apply(labels=QUEUE, resources=RESOURCES, learner={"template": {}})
     lab.wait_condition("Suspended", "Queued")
@@ -53,7 +49,7 @@ def test_workers_run_as_soon_as_there_is_room(lab: "Lab", kueue: Kueue) -> None:
     assert len(kueue.workloads(lab.namespace)) == 2
 
 
-def test_more_workers_than_there_is_room_for_wait(lab: "Lab", kueue: Kueue) -> None:
+def test_more_workers_than_there_is_room_for_wait(lab: Lab, kueue: Kueue) -> None:
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=2)
     wait_for(lambda: admitted(lab, 2))
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=3)
@@ -66,14 +62,14 @@ def test_more_workers_than_there_is_room_for_wait(lab: "Lab", kueue: Kueue) -> N
     lab.wait_condition("Suspended", "NotSuspended", "False")
 
 
-def test_workers_of_a_new_image_take_the_room_of_the_old_ones(lab: "Lab", kueue: Kueue) -> None:
+def test_workers_of_a_new_image_take_the_room_of_the_old_ones(lab: Lab, kueue: Kueue) -> None:
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=4, image="a:1")
     wait_for(lambda: admitted(lab, 4))
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=4, image="a:2")
     wait_for(lambda: lab.run()["spec"]["template"]["spec"]["containers"][0]["image"] == "a:2" and admitted(lab, 4))
 
 
-def test_preempted_job_continues_when_the_urgent_one_has_ended(lab: "Lab", kueue: Kueue) -> None:
+def test_preempted_job_continues_when_the_urgent_one_has_ended(lab: Lab, kueue: Kueue) -> None:
     kueue.create("WorkloadPriorityClass", "urgent", value=100)
     lab.apply("urgent", labels=QUEUE | {PRIORITY: "urgent"}, resources=RESOURCES, suspend=True)
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=4)
@@ -88,7 +84,7 @@ def test_preempted_job_continues_when_the_urgent_one_has_ended(lab: "Lab", kueue
     assert lab.run()["metadata"]["uid"] == before
 
 
-def test_running_job_changes_its_queue_with_new_workers(lab: "Lab", kueue: Kueue) -> None:
+def test_running_job_changes_its_queue_with_new_workers(lab: Lab, kueue: Kueue) -> None:
     kueue.add_queue(lab.namespace, "others")
     others = {"kueue.x-k8s.io/queue-name": "others"}
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=4)
@@ -98,7 +94,7 @@ def test_running_job_changes_its_queue_with_new_workers(lab: "Lab", kueue: Kueue
     lab.wait_condition("Suspended", "NotSuspended", "False")
 
 
-def test_default_queue_of_the_namespace_is_kept(lab: "Lab", kueue: Kueue) -> None:
+def test_default_queue_of_the_namespace_is_kept(lab: Lab, kueue: Kueue) -> None:
     kueue.add_queue(lab.namespace, "default")
     kueue.make_room("2")
     lab.apply(resources=RESOURCES, workers=3)
@@ -112,7 +108,7 @@ def test_default_queue_of_the_namespace_is_kept(lab: "Lab", kueue: Kueue) -> Non
     wait_for(lambda: admitted(lab, 2))
 
 
-def test_workers_that_need_a_queue_wait_until_they_have_one(lab: "Lab", kueue: Kueue) -> None:
+def test_workers_that_need_a_queue_wait_until_they_have_one(lab: Lab, kueue: Kueue) -> None:
     kueue.require_queues(lab.namespace)
     lab.apply(resources=RESOURCES)
     lab.wait_condition("Suspended", "Queued")
@@ -124,7 +120,7 @@ def test_workers_that_need_a_queue_wait_until_they_have_one(lab: "Lab", kueue: K
     lab.wait_condition("Suspended", "NotSuspended", "False")
 
 
-def test_running_job_leaves_its_queue_and_its_waiting_learner_runs(lab: "Lab", kueue: Kueue) -> None:
+def test_running_job_leaves_its_queue_and_its_waiting_learner_runs(lab: Lab, kueue: Kueue) -> None:
     container = {"name": "learner", "resources": {"requests": {"cpu": "3"}}}
     lab.apply(labels=QUEUE, resources=RESOURCES, learner={"template": {"spec": {"containers": [container]}}})
     wait_for(lambda: admitted(lab, 2))
@@ -133,7 +129,7 @@ def test_running_job_leaves_its_queue_and_its_waiting_learner_runs(lab: "Lab", k
     wait_for(lambda: lab.run("learner")["spec"]["suspend"] is False)
 
 
-def test_queue_that_kueue_refuses_is_reported_and_leaves_the_workers_alone(lab: "Lab", kueue: Kueue) -> None:
+def test_queue_that_kueue_refuses_is_reported_and_leaves_the_workers_alone(lab: Lab, kueue: Kueue) -> None:
     lab.apply(resources=RESOURCES)
     before = lab.run()["metadata"]["uid"]
     lab.apply(labels={"kueue.x-k8s.io/queue-name": "Not_A_Name"}, resources=RESOURCES)

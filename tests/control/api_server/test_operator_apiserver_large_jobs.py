@@ -4,16 +4,13 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.control.api_server.lab import Lab
 from tests.control.api_server.operator_program import OperatorProgram
-from tests.control.kubernetes import wait_for
+from tests.control.kubernetes import ApiServer, wait_for
 from tests.control.wire.jwt_nats import NatsInJwtMode
-
-if TYPE_CHECKING:
-    from tests.control.api_server.lab import Lab
-    from tests.control.kubernetes import ApiServer
 
 pytestmark = pytest.mark.cluster
 
@@ -24,7 +21,7 @@ REPEATED: dict[str, Any] = {"spec": {"containers": [{"name": "worker", "env": [{
 EMPTY: dict[str, Any] = {"spec": {"tolerations": [[]] * 230_000}}  # 0.9 MB
 
 
-def test_a_job_of_many_equal_names_is_refused_and_stops_no_other(own_lab: "Lab", start_operator: StartOperator) -> None:
+def test_a_job_of_many_equal_names_is_refused_and_stops_no_other(own_lab: Lab, start_operator: StartOperator) -> None:
     lab = own_lab
     running = start_operator(lab.namespace, lab.nats)
     lab.apply("large", template=REPEATED)
@@ -39,7 +36,7 @@ def test_a_job_of_many_equal_names_is_refused_and_stops_no_other(own_lab: "Lab",
 
 @pytest.mark.timeout(400)
 def test_sixteen_jobs_of_nearly_a_megabyte_fit_into_the_operators_memory(
-    own_lab: "Lab", api_server: "ApiServer", tmp_path: Path
+    own_lab: Lab, api_server: ApiServer, tmp_path: Path
 ) -> None:
     lab = own_lab
     nats = NatsInJwtMode(tmp_path)
@@ -60,11 +57,11 @@ def test_sixteen_jobs_of_nearly_a_megabyte_fit_into_the_operators_memory(
         nats.stop()
 
 
-def _is_seen(lab: "Lab", name: str) -> bool:
+def _is_seen(lab: Lab, name: str) -> bool:
     return "observedGeneration" in lab.status(name)
 
 
-def _is_refused(lab: "Lab", index: int) -> bool:
+def _is_refused(lab: Lab, index: int) -> bool:
     return lab.condition("Degraded", f"large-{index}").get("reason") == "Invalid"
 
 

@@ -5,19 +5,16 @@ import signal
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.control.api_server.lab import Lab
 from tests.control.api_server.operator_program import OperatorProgram
-from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, TOKEN, wait_for
+from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, TOKEN, ApiServer, wait_for
 from tests.control.wire.jwt_nats import NatsInJwtMode
 
 from rollfleet_operator.leadership import EXIT_LOST, VALID_S
 from rollfleet_operator.settings import LEASE
-
-if TYPE_CHECKING:
-    from tests.control.kubernetes import ApiServer
 
 pytestmark = pytest.mark.cluster
 START_S = 60.0
@@ -25,7 +22,7 @@ EMPTY_LEASE = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadat
 
 
 @pytest.fixture
-def start(own_lab: Lab, api_server: "ApiServer", tmp_path: Path) -> Iterator[Callable[..., OperatorProgram]]:
+def start(own_lab: Lab, api_server: ApiServer, tmp_path: Path) -> Iterator[Callable[..., OperatorProgram]]:
     """Starts operators that share a Lease; returns when a probe succeeds."""
     nats, started = NatsInJwtMode(tmp_path), list[OperatorProgram]()
     own_lab.create(EMPTY_LEASE)
@@ -53,14 +50,14 @@ def image_of_a_new_job(lab: Lab, name: str) -> str:
     return str(runs[0]["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
-def requests_of_other(server: "ApiServer", start: int = 0) -> set[tuple[str, str]]:
+def requests_of_other(server: ApiServer, start: int = 0) -> set[tuple[str, str]]:
     """The verbs and resources of user `other` after a position in the log."""
     events = [json.loads(line) for line in (server.folder / AUDIT_LOG).read_text()[start:].splitlines()]
     return {(each["verb"], (each.get("objectRef") or {}).get("resource", "")) for each in events}
 
 
 def test_the_second_operator_waits_and_takes_over_when_the_first_ends(
-    own_lab: Lab, api_server: "ApiServer", start: Callable[..., OperatorProgram]
+    own_lab: Lab, api_server: ApiServer, start: Callable[..., OperatorProgram]
 ) -> None:
     own_lab.grant_everything(OTHER)
     first = start("first")
@@ -104,7 +101,7 @@ def test_the_second_operator_takes_over_when_the_first_is_killed(
 
 @pytest.mark.slow
 def test_a_stopped_operator_that_continues_writes_nothing_and_ends(
-    own_lab: Lab, api_server: "ApiServer", start: Callable[..., OperatorProgram]
+    own_lab: Lab, api_server: ApiServer, start: Callable[..., OperatorProgram]
 ) -> None:
     own_lab.grant_everything(OTHER)
     first, second = start("first", OTHER_TOKEN), start("second")

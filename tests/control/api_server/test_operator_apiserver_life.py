@@ -1,17 +1,15 @@
 """On a real API server: a job's life from its first worker to its end."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.control.api_server.lab import Lab
 from tests.control.kubernetes import wait_for
 
 from rollfleet_api.job import KIND
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
-
-if TYPE_CHECKING:
-    from tests.control.api_server.lab import Lab
 
 pytestmark = pytest.mark.cluster
 EVALUATION: dict[str, Any] = {"every": 10, "workers": 3}
@@ -29,7 +27,7 @@ def pods(run: dict[str, Any]) -> int:
     return int(run["spec"]["parallelism"])
 
 
-def test_scale_subresource_has_what_an_autoscaler_needs(lab: "Lab") -> None:
+def test_scale_subresource_has_what_an_autoscaler_needs(lab: Lab) -> None:
     lab.apply(workers=2)
     wait_for(lambda: lab.status().get("selector"))
     scale: Any = lab.read(KIND, "cartpole", "scale")
@@ -38,7 +36,7 @@ def test_scale_subresource_has_what_an_autoscaler_needs(lab: "Lab") -> None:
     assert dict(pair.split("=") for pair in scale["status"]["selector"].split(",")).items() <= labels.items()
 
 
-def test_more_workers_are_published_before_they_start(lab: "Lab") -> None:
+def test_more_workers_are_published_before_they_start(lab: Lab) -> None:
     lab.apply(workers=2)
     wait_for(lambda: lab.key in lab.nats.published)
     lab.run()
@@ -50,7 +48,7 @@ def test_more_workers_are_published_before_they_start(lab: "Lab") -> None:
 
 
 @pytest.mark.parametrize("queue", [{}, {"kueue.x-k8s.io/queue-name": "gpus"}])
-def test_suspended_job_has_no_runs_and_a_resumed_one_has_new_ones(lab: "Lab", queue: dict[str, str]) -> None:
+def test_suspended_job_has_no_runs_and_a_resumed_one_has_new_ones(lab: Lab, queue: dict[str, str]) -> None:
     lab.apply(labels=queue)
     before = lab.run()
     lab.apply(labels=queue, suspend=True)
@@ -62,7 +60,7 @@ def test_suspended_job_has_no_runs_and_a_resumed_one_has_new_ones(lab: "Lab", qu
 
 
 @pytest.mark.parametrize("queued", ["by the job", "by Kueue", "without a queue"])
-def test_run_that_another_client_suspends_stays_so_and_is_scaled(lab: "Lab", queued: str) -> None:
+def test_run_that_another_client_suspends_stays_so_and_is_scaled(lab: Lab, queued: str) -> None:
     queue = {"kueue.x-k8s.io/queue-name": "gpus"}
     ours, theirs = (queue if queued == "by the job" else {}), (queue if queued == "by Kueue" else {})
     lab.apply(labels=ours)
@@ -80,7 +78,7 @@ def test_run_that_another_client_suspends_stays_so_and_is_scaled(lab: "Lab", que
     lab.wait_condition("Suspended", "Suspended")
 
 
-def test_edit_wins_over_a_decision_of_the_autoscaler(lab: "Lab") -> None:
+def test_edit_wins_over_a_decision_of_the_autoscaler(lab: Lab) -> None:
     with lab.edited_during_reconciliation({"spec": {"autoscale": None}}) as edited:
         lab.apply(workers=1, autoscale={"minWorkers": 2, "maxWorkers": 3})
         wait_for(edited.is_set)
@@ -90,7 +88,7 @@ def test_edit_wins_over_a_decision_of_the_autoscaler(lab: "Lab") -> None:
 
 
 @pytest.mark.parametrize("end", ["Complete", "Failed"])
-def test_job_is_deleted_after_its_time_whichever_way_it_ended(lab: "Lab", end: str) -> None:
+def test_job_is_deleted_after_its_time_whichever_way_it_ended(lab: Lab, end: str) -> None:
     lab.apply(ttlSecondsAfterFinished=1)
     lab.run()
     if end == "Complete":
@@ -100,7 +98,7 @@ def test_job_is_deleted_after_its_time_whichever_way_it_ended(lab: "Lab", end: s
     wait_for(lambda: lab.key not in lab.nats.published)
 
 
-def test_job_is_deleted_after_its_time_although_its_source_and_nats_are_gone(lab: "Lab") -> None:
+def test_job_is_deleted_after_its_time_although_its_source_and_nats_are_gone(lab: Lab) -> None:
     lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": ""}})
     lab.apply(source={"configMap": "code"}, ttlSecondsAfterFinished=1)
     lab.run()
@@ -110,7 +108,7 @@ def test_job_is_deleted_after_its_time_although_its_source_and_nats_are_gone(lab
         wait_for(lambda: lab.get(KIND, "cartpole") is None)
 
 
-def test_failed_job_reports_why_stops_and_is_fixed_by_an_edit(lab: "Lab") -> None:
+def test_failed_job_reports_why_stops_and_is_fixed_by_an_edit(lab: Lab) -> None:
     lab.apply(failure={"maxRestartsPerWorker": 1}, learner={"template": {}})
     failed = lab.run()
     lab.pod(1, **crash(1, "ValueError: no such level"))
@@ -126,11 +124,11 @@ def test_failed_job_reports_why_stops_and_is_fixed_by_an_edit(lab: "Lab") -> Non
     wait_for(lambda: lab.run("learner")["spec"].get("suspend") is False)
 
 
-def evaluation_runs(lab: "Lab") -> list[Any]:
+def evaluation_runs(lab: Lab) -> list[Any]:
     return [run for run in lab.all("Job") if run["metadata"]["labels"][names.ROLE] == Role.EVALUATION]
 
 
-def test_edits_of_evaluation_reach_its_workers_alone(lab: "Lab") -> None:
+def test_edits_of_evaluation_reach_its_workers_alone(lab: Lab) -> None:
     lab.apply()
     workers = lab.run()["metadata"]
     lab.apply(evaluation=EVALUATION)

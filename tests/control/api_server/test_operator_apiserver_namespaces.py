@@ -1,23 +1,19 @@
 """On a real API server: an operator of several namespaces, one of which refuses it."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator, quick
-from tests.control.kubernetes import OTHER, OTHER_TOKEN, wait_for
+from tests.control.kubernetes import OTHER, OTHER_TOKEN, ApiServer, wait_for
 from tests.control.pure.nats_in_memory import NatsInMemory
 
 from rollfleet_operator import program
-
-if TYPE_CHECKING:
-    from tests.control.kubernetes import ApiServer
 
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def labs(api_server: "ApiServer") -> Iterator[tuple[Lab, Lab]]:
+def labs(api_server: ApiServer) -> Iterator[tuple[Lab, Lab]]:
     """Two namespaces, on one NATS."""
     nats = NatsInMemory()
     pair = Lab(api_server, nats), Lab(api_server, nats)
@@ -28,7 +24,7 @@ def labs(api_server: "ApiServer") -> Iterator[tuple[Lab, Lab]]:
 
 @pytest.fixture
 def running(
-    api_server: "ApiServer", labs: tuple[Lab, Lab], monkeypatch: pytest.MonkeyPatch
+    api_server: ApiServer, labs: tuple[Lab, Lab], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], RunningOperator]]:
     """Starts an operator of both namespaces, with the rights that the test has granted."""
     monkeypatch.setattr(program, "LIST_AGAIN_S", 0.1)

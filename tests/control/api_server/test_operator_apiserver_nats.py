@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.control.api_server.lab import Lab
 from tests.control.kubernetes import wait_for
 
 from rollfleet_api.job import KIND
@@ -12,14 +13,11 @@ from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import jobs_on_nats, names, reconcile, retention
 
-if TYPE_CHECKING:
-    from tests.control.api_server.lab import Lab
-
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def running(lab: "Lab") -> "Lab":
+def running(lab: Lab) -> Lab:
     lab.apply()
     lab.run()
     wait_for(lambda: lab.key in lab.nats.published)
@@ -27,7 +25,7 @@ def running(lab: "Lab") -> "Lab":
     return lab
 
 
-def test_job_suspended_from_its_start_reserves_no_space_on_nats_until_it_is_resumed(lab: "Lab") -> None:
+def test_job_suspended_from_its_start_reserves_no_space_on_nats_until_it_is_resumed(lab: Lab) -> None:
     lab.apply(suspend=True)
     lab.wait_condition("Suspended", "Suspended")
     assert lab.key not in lab.nats.published
@@ -39,13 +37,13 @@ def test_job_suspended_from_its_start_reserves_no_space_on_nats_until_it_is_resu
     assert there == [[]], "NATS knows the job before its workers start"
 
 
-def test_job_suspended_later_stays_on_nats_and_its_edits_are_published(running: "Lab") -> None:
+def test_job_suspended_later_stays_on_nats_and_its_edits_are_published(running: Lab) -> None:
     running.apply(suspend=True, workers=5)
     running.wait_condition("Suspended", "Suspended")
     wait_for(lambda: running.nats.published[running.key].spec.workers == 5)
 
 
-def test_complete_job_with_a_learner_pod_frees_its_space_on_nats(lab: "Lab", monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_job_with_a_learner_pod_frees_its_space_on_nats(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "LINGER_S", 1.0)
     lab.apply(learner={"template": {}})
     lab.run("learner")
@@ -61,7 +59,7 @@ def test_complete_job_with_a_learner_pod_frees_its_space_on_nats(lab: "Lab", mon
     assert (lab.status()["frames"], lab.condition("Degraded")["status"]) == (64, "False")
 
 
-def test_complete_job_stays_on_nats_for_a_learner_elsewhere(running: "Lab", monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_job_stays_on_nats_for_a_learner_elsewhere(running: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "LINGER_S", 0.2)
     running.learner_says(LearnerPhase.COMPLETE)
     running.wait_condition("Complete", "LearnerDone")
@@ -69,7 +67,7 @@ def test_complete_job_stays_on_nats_for_a_learner_elsewhere(running: "Lab", monk
     assert running.key in running.nats.published
 
 
-def test_job_is_published_at_once_on_a_nats_that_comes_back_empty(running: "Lab") -> None:
+def test_job_is_published_at_once_on_a_nats_that_comes_back_empty(running: Lab) -> None:
     with running.nats_away():
         del running.nats.published[running.key]
         running.wait_condition("Degraded", "NatsUnavailable")
@@ -77,7 +75,7 @@ def test_job_is_published_at_once_on_a_nats_that_comes_back_empty(running: "Lab"
     running.wait_condition("Degraded", "AsExpected", "False")
 
 
-def test_nats_that_is_away_is_retried_for_a_running_job(running: "Lab", monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nats_that_is_away_is_retried_for_a_running_job(running: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     # Workers and learner give a job up whose streams are gone for a minute; the queue's own delays grow as long.
     monkeypatch.setattr(reconcile, "AWAY_S", 0.2)
     tried, check = [], running.nats._check
@@ -92,7 +90,7 @@ def test_nats_that_is_away_is_retried_for_a_running_job(running: "Lab", monkeypa
     running.wait_condition("Degraded", "AsExpected", "False")
 
 
-def test_without_nats_drift_is_repaired_and_a_job_is_suspended(running: "Lab") -> None:
+def test_without_nats_drift_is_repaired_and_a_job_is_suspended(running: Lab) -> None:
     policy = names.network_policy("cartpole", Role.WORKER)
     with running.nats_away():
         running.wait_condition("Degraded", "NatsUnavailable")
@@ -103,7 +101,7 @@ def test_without_nats_drift_is_repaired_and_a_job_is_suspended(running: "Lab") -
 
 
 def test_job_that_gets_no_more_space_on_nats_goes_on_and_says_so_until_it_gets_some(
-    running: "Lab", monkeypatch: pytest.MonkeyPatch
+    running: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs_on_nats, "GROW_STALLED_S", 0.2)
     monkeypatch.setattr(reconcile, "AWAY_S", 0.2)
@@ -116,7 +114,7 @@ def test_job_that_gets_no_more_space_on_nats_goes_on_and_says_so_until_it_gets_s
     running.wait_condition("Degraded", "AsExpected", "False")
 
 
-def test_edit_is_published_to_the_learner_that_runs_and_only_another_program_makes_another_pod(lab: "Lab") -> None:
+def test_edit_is_published_to_the_learner_that_runs_and_only_another_program_makes_another_pod(lab: Lab) -> None:
     def program(command: str) -> dict[str, Any]:
         return {"template": {"spec": {"containers": [{"name": "learner", "command": ["python", command]}]}}}
 
@@ -132,7 +130,7 @@ def test_edit_is_published_to_the_learner_that_runs_and_only_another_program_mak
     wait_for(lambda: lab.run("learner")["metadata"]["uid"] != before)
 
 
-def test_rotation_reaches_nats_for_a_failed_job(own_lab: "Lab", start_operator: Callable[..., Any]) -> None:
+def test_rotation_reaches_nats_for_a_failed_job(own_lab: Lab, start_operator: Callable[..., Any]) -> None:
     start_operator(own_lab.namespace, own_lab.nats, verify_s=0.5, resync_s=0.5)
     own_lab.apply(failure={"learnerTimeoutSeconds": 5})
     wait_for(lambda: own_lab.key in own_lab.nats.published)

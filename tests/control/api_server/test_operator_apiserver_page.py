@@ -4,14 +4,13 @@ import urllib.error
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Queue
-from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
 from tests.control.api_server.lab import Lab, RunningOperator
 from tests.control.api_server.operator_program import OperatorProgram
 from tests.control.api_server.viewer import Viewer, account_token, user_of, viewer_of
-from tests.control.kubernetes import OTHER, OTHER_TOKEN, TOKEN, wait_for
+from tests.control.kubernetes import OTHER, OTHER_TOKEN, TOKEN, ApiServer, wait_for
 from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.control.wire.jwt_nats import NatsInJwtMode
 from tests.ports import free_ports
@@ -22,9 +21,6 @@ from rollfleet_api.job import KIND
 from rollfleet_operator.settings import LEASE, UI_PORT
 from rollfleet_operator.ui.guard import VALID_S, ReviewGuard
 
-if TYPE_CHECKING:
-    from tests.control.kubernetes import ApiServer
-
 pytestmark = pytest.mark.cluster
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 JOBS = "/api/v1/jobs"
@@ -33,7 +29,7 @@ StartOperator = Callable[..., RunningOperator]
 
 
 @pytest.fixture
-def labs(api_server: "ApiServer") -> Iterator[tuple[Lab, Lab]]:
+def labs(api_server: ApiServer) -> Iterator[tuple[Lab, Lab]]:
     """Two namespaces with one NATS, each with a job."""
     nats = NatsInMemory()
     labs = Lab(api_server, nats), Lab(api_server, nats)
@@ -45,7 +41,7 @@ def labs(api_server: "ApiServer") -> Iterator[tuple[Lab, Lab]]:
 
 
 @pytest.fixture
-def operator(api_server: "ApiServer", labs: tuple[Lab, Lab], start_operator: StartOperator) -> RunningOperator:
+def operator(api_server: ApiServer, labs: tuple[Lab, Lab], start_operator: StartOperator) -> RunningOperator:
     """An operator with a page, for both."""
     ours, theirs = labs
     running = start_operator(
@@ -56,7 +52,7 @@ def operator(api_server: "ApiServer", labs: tuple[Lab, Lab], start_operator: Sta
 
 
 @pytest.fixture
-def reader(api_server: "ApiServer", labs: tuple[Lab, Lab], operator: RunningOperator) -> Viewer:
+def reader(api_server: ApiServer, labs: tuple[Lab, Lab], operator: RunningOperator) -> Viewer:
     """A viewer who may list the jobs of the first namespace, and do nothing else."""
     token = account_token(api_server, labs[0].namespace, "reader")
     labs[0].grant(user_of(labs[0], "reader"), KIND, "get", "list")
@@ -102,7 +98,7 @@ def test_an_edit_and_a_deletion_reach_the_page(labs: tuple[Lab, Lab], reader: Vi
     assert reader.get(path)[0] == 404
 
 
-def test_logs_are_read_with_the_viewers_rights(labs: tuple[Lab, Lab], reader: Viewer, api_server: "ApiServer") -> None:
+def test_logs_are_read_with_the_viewers_rights(labs: tuple[Lab, Lab], reader: Viewer, api_server: ApiServer) -> None:
     ours, _ = labs
     logs: dict[str, Queue[str | None]] = {}
     node, namespace, pods = f"node-of-{ours.namespace}", Namespace(api_server.kubeconfig()), []
@@ -130,7 +126,7 @@ def test_logs_are_read_with_the_viewers_rights(labs: tuple[Lab, Lab], reader: Vi
 
 
 def test_the_two_reviews_are_all_that_the_page_needs(
-    api_server: "ApiServer", own_lab: Lab, start_operator: StartOperator
+    api_server: ApiServer, own_lab: Lab, start_operator: StartOperator
 ) -> None:
     own_lab.grant_everything(OTHER)  # in its namespace alone
     own_lab.apply()
@@ -153,7 +149,7 @@ def test_the_two_reviews_are_all_that_the_page_needs(
 
 
 @pytest.mark.parametrize("withdrawn", ["right", pytest.param("account", marks=pytest.mark.slow)])  # kept for 10 s
-def test_what_is_withdrawn_ends_on_open_pages_too(api_server: "ApiServer", own_lab: Lab, withdrawn: str) -> None:
+def test_what_is_withdrawn_ends_on_open_pages_too(api_server: ApiServer, own_lab: Lab, withdrawn: str) -> None:
     token, now_s = account_token(api_server, own_lab.namespace, "reader"), [0.0]
     revoke = own_lab.grant_everything(user_of(own_lab, "reader"))
     guard = ReviewGuard(api_server.api, lambda: now_s[0])
@@ -174,7 +170,7 @@ def test_what_is_withdrawn_ends_on_open_pages_too(api_server: "ApiServer", own_l
 
 
 @pytest.mark.slow
-def test_only_the_operator_that_leads_serves_the_page(api_server: "ApiServer", own_lab: Lab, tmp_path: Path) -> None:
+def test_only_the_operator_that_leads_serves_the_page(api_server: ApiServer, own_lab: Lab, tmp_path: Path) -> None:
     nats, ports = NatsInJwtMode(tmp_path), free_ports(2)
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "rollfleet"}}
     own_lab.create(lease)

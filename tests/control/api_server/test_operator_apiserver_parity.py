@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.api.job_data import ENV, RULES, job_data
+from tests.control.api_server.lab import Lab
+from tests.control.kubernetes import ApiServer
 
 from rollfleet_api.crd import crd
 from rollfleet_api.job import KIND
@@ -13,10 +15,6 @@ from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.validation import JobErrors, parse_job
 from rollfleet_operator.errors import ApiError
 from rollfleet_operator.kinds import KINDS
-
-if TYPE_CHECKING:
-    from tests.control.api_server.lab import Lab
-    from tests.control.kubernetes import ApiServer
 
 pytestmark = pytest.mark.cluster
 
@@ -72,7 +70,7 @@ NOT_FOR_JSON = ("nan cannot", "is not text", "got 2.0", "got null")
 SPECS: list[Any] = [spec for spec, message in RULES if not any(part in message for part in NOT_FOR_JSON)] + MORE
 
 
-def refusal(api_server: "ApiServer", namespace: str, spec: dict[str, Any]) -> str:
+def refusal(api_server: ApiServer, namespace: str, spec: dict[str, Any]) -> str:
     """What the API server says to a job, as kubectl would ask it; empty: it takes it."""
     job = job_data(**spec) | {"metadata": {"name": "mistaken", "namespace": namespace}}
     query = {"dryRun": "All", "fieldValidation": "Strict"}
@@ -83,7 +81,7 @@ def refusal(api_server: "ApiServer", namespace: str, spec: dict[str, Any]) -> st
     return ""
 
 
-def test_validate_and_the_api_server_refuse_the_same_jobs(lab: "Lab", api_server: "ApiServer") -> None:
+def test_validate_and_the_api_server_refuse_the_same_jobs(lab: Lab, api_server: ApiServer) -> None:
     assert refusal(api_server, lab.namespace, {}) == ""
     taken = []
     for spec in SPECS:
@@ -94,7 +92,7 @@ def test_validate_and_the_api_server_refuse_the_same_jobs(lab: "Lab", api_server
     assert taken == []
 
 
-def test_each_rule_of_the_definition_reports_a_violation(lab: "Lab", api_server: "ApiServer") -> None:
+def test_each_rule_of_the_definition_reports_a_violation(lab: Lab, api_server: ApiServer) -> None:
     result = "\n".join(refusal(api_server, lab.namespace, spec) for spec in SPECS)
     unheard = [text for text in rules_of_a_spec() if not re.search(text, result)]
     assert unheard == []
@@ -117,34 +115,34 @@ def rules_of_a_spec() -> Iterator[str]:
 # Changes, which only the API server sees.
 
 
-def refused(lab: "Lab", **spec: Any) -> str:
+def refused(lab: Lab, **spec: Any) -> str:
     with pytest.raises(ApiError) as error:
         lab.apply(**spec)
     assert error.value.status == 422
     return str(error.value)
 
 
-def test_name_that_is_too_long_is_refused_with_its_limit(lab: "Lab") -> None:
+def test_name_that_is_too_long_is_refused_with_its_limit(lab: Lab) -> None:
     assert "at most 40 characters" in refused(lab, name="x" * 41)
 
 
-def test_mode_is_fixed(lab: "Lab") -> None:
+def test_mode_is_fixed(lab: Lab) -> None:
     lab.apply(mode="Async")
     assert "delete and recreate the job" in refused(lab, mode="Sync")
 
 
-def test_storage_is_fixed(lab: "Lab") -> None:
+def test_storage_is_fixed(lab: Lab) -> None:
     lab.apply()
     assert "NATS cannot move" in refused(lab, delivery={"storage": "Memory"})
 
 
-def test_complete_job_takes_no_edits(lab: "Lab") -> None:
+def test_complete_job_takes_no_edits(lab: Lab) -> None:
     lab.apply()
     lab.learner_says(LearnerPhase.COMPLETE)
     lab.wait_condition("Complete", "LearnerDone")
     assert "the job is complete" in refused(lab, workers=5)
 
 
-def test_defaults_are_filled_in(lab: "Lab") -> None:
+def test_defaults_are_filled_in(lab: Lab) -> None:
     spec = lab.apply()["spec"]
     assert (spec["mode"], spec["failure"]["maxRestartsPerWorker"], spec["delivery"]["maxBytes"]) == ("Async", 10, "4Gi")

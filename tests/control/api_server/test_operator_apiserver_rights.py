@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator, quick
 from tests.control.chart.helm import ABSENT, Helm, Rendered, find
-from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, wait_for
+from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer, wait_for
 
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.messages import LearnerPhase
@@ -19,9 +19,6 @@ from rollfleet_operator.api import Api
 from rollfleet_operator.errors import ApiError
 from rollfleet_operator.kinds import KINDS
 from rollfleet_operator.manifest import Manifest, overlay
-
-if TYPE_CHECKING:
-    from tests.control.kubernetes import ApiServer
 
 pytestmark = pytest.mark.cluster
 BASE = "/apis/rbac.authorization.k8s.io/v1"
@@ -68,7 +65,7 @@ def used(log: str, namespace: str) -> set[Right]:
 
 
 @contextmanager
-def holding(server: "ApiServer", roles: list[Manifest]) -> Iterator[None]:
+def holding(server: ApiServer, roles: list[Manifest]) -> Iterator[None]:
     """The operator has these roles, and only for so long."""
     created = []
     for role in roles:
@@ -130,7 +127,7 @@ def label(lab: Lab, kind: str, name: str) -> str | None:
 
 @pytest.mark.parametrize("scope", ["Role", "ClusterRole"])
 def test_every_right_of_the_chart_is_used_and_no_other_is_needed(
-    scope: str, own_lab: Lab, api_server: "ApiServer", repository: Path
+    scope: str, own_lab: Lab, api_server: ApiServer, repository: Path
 ) -> None:
     namespaces = (own_lab.namespace,) if scope == "Role" else ()
     shown = rendered(repository, operator__namespaces=list(namespaces))
@@ -149,7 +146,7 @@ def test_every_right_of_the_chart_is_used_and_no_other_is_needed(
 
 
 @contextmanager
-def working(server: "ApiServer", lab: Lab, namespaces: tuple[str, ...], **settings: Any) -> Iterator[None]:
+def working(server: ApiServer, lab: Lab, namespaces: tuple[str, ...], **settings: Any) -> Iterator[None]:
     """An operator is there, with the rights that are held just now."""
     running = RunningOperator(server, lab.nats, quick(namespaces=namespaces, **settings), token=OTHER_TOKEN)
     try:
@@ -175,7 +172,7 @@ def roles_of(shown: Rendered) -> dict[str, list[Manifest]]:
 
 
 @contextmanager
-def bounded(server: "ApiServer", shown: Rendered, namespace: str) -> Iterator[None]:
+def bounded(server: ApiServer, shown: Rendered, namespace: str) -> Iterator[None]:
     """The chart's admission policy is in force for the operator, and only for so long."""
     created = []
     for kind, plural in POLICIES.items():
@@ -195,7 +192,7 @@ def bounded(server: "ApiServer", shown: Rendered, namespace: str) -> Iterator[No
         wait_for(lambda: "ValidatingAdmissionPolicy" not in refusal(server, secret, namespace))
 
 
-def refusal(server: "ApiServer", body: Manifest, namespace: str, *, method: str = "POST", name: str = "") -> str:
+def refusal(server: ApiServer, body: Manifest, namespace: str, *, method: str = "POST", name: str = "") -> str:
     """What the API server answers to the operator's wish, of which it carries out nothing; empty: it would."""
     kind = KINDS[body["kind"]]
     media = {"POST": "application/json", "PATCH": "application/merge-patch+json", "DELETE": "application/json"}[method]
@@ -275,7 +272,7 @@ FOREIGN = {
 
 
 @pytest.fixture(scope="class")
-def bounds(api_server: "ApiServer", repository: Path) -> Iterator[Callable[..., str]]:
+def bounds(api_server: ApiServer, repository: Path) -> Iterator[Callable[..., str]]:
     """What the policy answers to a user who could do anything else: its refusals are its own."""
     shown = rendered(repository, admissionPolicy__serviceAccounts=["trainer"])
     roles = [{"kind": "ClusterRole", "metadata": {"name": "all"}, "rules": [EVERYTHING]}]
@@ -293,7 +290,7 @@ class TestPolicy:
     def test_the_policy_refuses_jobs_in_the_namespaces_of_kubernetes(self, bounds: Callable[..., str]) -> None:
         assert "namespaces of Kubernetes" in bounds(OWN["workers"], "kube-system")
 
-    def test_the_policy_admits_the_keys_of_nats(self, bounds: Callable[..., str], api_server: "ApiServer") -> None:
+    def test_the_policy_admits_the_keys_of_nats(self, bounds: Callable[..., str], api_server: ApiServer) -> None:
         keys = {
             "apiVersion": "v1",
             "kind": "Secret",

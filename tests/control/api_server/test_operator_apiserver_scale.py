@@ -1,28 +1,26 @@
 """On a real API server: a job gets more or fewer workers, and those that stay are left alone."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.control.api_server.lab import Lab
 from tests.control.kubernetes import wait_for
 
 from rollfleet_api.job import KIND
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_operator.nats_port import Heartbeats
 
-if TYPE_CHECKING:
-    from tests.control.api_server.lab import Lab
-
 pytestmark = pytest.mark.cluster
 
 
-def template(lab: "Lab") -> tuple[str, str, Any]:
+def template(lab: Lab) -> tuple[str, str, Any]:
     """All that a running pod could be replaced for: the run, its revision, and the template."""
     run = lab.run()
     return run["metadata"]["uid"], run["metadata"]["labels"]["rollfleet.dev/revision"], run["spec"]["template"]
 
 
-def learn(lab: "Lab", *, workers: int, waited_s: float, batches: int, later_s: float = 0.0) -> None:
+def learn(lab: Lab, *, workers: int, waited_s: float, batches: int, later_s: float = 0.0) -> None:
     """These workers collect, and the learner has waited so long for so many batches."""
     now_s = time.time() + later_s
     beats = {
@@ -43,7 +41,7 @@ def learn(lab: "Lab", *, workers: int, waited_s: float, batches: int, later_s: f
 
 
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
-def test_kubectl_scale_leaves_running_workers_alone(lab: "Lab", mode: str) -> None:
+def test_kubectl_scale_leaves_running_workers_alone(lab: Lab, mode: str) -> None:
     lab.apply(workers=2, mode=mode)
     before = template(lab)
 
@@ -57,7 +55,7 @@ def test_kubectl_scale_leaves_running_workers_alone(lab: "Lab", mode: str) -> No
     scale(1)
 
 
-def test_autoscale_sets_the_number_that_kubectl_shows_and_replaces_no_worker(lab: "Lab") -> None:
+def test_autoscale_sets_the_number_that_kubectl_shows_and_replaces_no_worker(lab: Lab) -> None:
     lab.apply(workers=2, autoscale={"maxWorkers": 8})
     before = template(lab)
     learn(lab, workers=2, waited_s=0.0, batches=0)

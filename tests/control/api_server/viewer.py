@@ -3,15 +3,13 @@
 import json
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.control.api_server.lab import Lab, RunningOperator
-
-if TYPE_CHECKING:
-    from tests.control.kubernetes import ApiServer
+from tests.control.kubernetes import ApiServer
 
 
-def account_token(server: "ApiServer", namespace: str, name: str) -> str:
+def account_token(server: ApiServer, namespace: str, name: str) -> str:
     """The token of a new ServiceAccount without rights, as `kubectl create token` gives it."""
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
     server.call(server.api._request("POST", accounts, body={"metadata": {"name": name}}))

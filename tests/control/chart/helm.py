@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,14 @@ ABSENT = "no helm: install Helm 3, or put it into a folder that KUBEBUILDER_ASSE
 Manifest = dict[str, Any]
 
 
+def tools() -> str:
+    """The PATH of programs of Kubernetes: the package `helm-binary` installs helm beside Python."""
+    folders = os.environ.get("KUBEBUILDER_ASSETS", ""), os.environ["PATH"], sysconfig.get_path("scripts")
+    return os.pathsep.join(filter(None, folders))
+
+
 def find(program: str) -> str | None:
-    return shutil.which(program, path=os.environ.get("KUBEBUILDER_ASSETS", "")) or shutil.which(program)
+    return shutil.which(program, path=tools())
 
 
 class Rendered:

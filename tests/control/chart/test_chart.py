@@ -4,10 +4,11 @@ import importlib.util
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
+from tests.control.chart.helm import Helm, Rendered
 
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.metrics import Metrics
@@ -15,9 +16,6 @@ from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.trust import new_keys
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.work_queue import WorkQueue
-
-if TYPE_CHECKING:
-    from tests.control.chart.helm import Helm, Rendered
 
 EVERYTHING = {
     "metrics__serviceMonitor__enabled": True,
@@ -52,17 +50,17 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 
 @pytest.fixture(scope="module", params=list(VARIANTS))
-def variant(helm: "Helm", request: pytest.FixtureRequest) -> "Rendered":
+def variant(helm: Helm, request: pytest.FixtureRequest) -> Rendered:
     return helm.render(**VARIANTS[request.param])
 
 
-def test_helm_lint_passes(helm: "Helm") -> None:
+def test_helm_lint_passes(helm: Helm) -> None:
     done = helm.run("lint", "--strict", str(helm.chart))
     assert done.returncode == 0, done.stdout
     assert "WARNING" not in done.stdout
 
 
-def test_every_pod_is_restricted_and_bounded(variant: "Rendered") -> None:
+def test_every_pod_is_restricted_and_bounded(variant: Rendered) -> None:
     pods = list(variant.pods())
     assert pods
     for _, pod in pods:
@@ -81,24 +79,24 @@ def test_every_pod_is_restricted_and_bounded(variant: "Rendered") -> None:
             assert "memory" in container["resources"]["limits"]
 
 
-def test_only_the_operator_has_a_token(variant: "Rendered") -> None:
+def test_only_the_operator_has_a_token(variant: Rendered) -> None:
     assert {name for name, pod in variant.pods() if pod["automountServiceAccountToken"]} == {"rollfleet"}
 
 
-def test_the_definition_is_the_one_that_is_generated(repository: Path, rendered: "Rendered") -> None:
+def test_the_definition_is_the_one_that_is_generated(repository: Path, rendered: Rendered) -> None:
     (shown,) = rendered.of("CustomResourceDefinition").values()
     assert shown["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
     assert shown["metadata"].pop("labels")
     assert shown == yaml.safe_load((repository / "crds/collectorjob.yaml").read_text())
 
 
-def test_the_definition_can_be_left_out_or_deleted_with_the_release(helm: "Helm") -> None:
+def test_the_definition_can_be_left_out_or_deleted_with_the_release(helm: Helm) -> None:
     assert not helm.render(crds__enabled=False).of("CustomResourceDefinition")
     (let_go,) = helm.render(crds__keep=False).of("CustomResourceDefinition").values()
     assert "annotations" not in let_go["metadata"]
 
 
-def test_the_operator_may_not_list_secrets_and_has_no_wildcard_rights(variant: "Rendered") -> None:
+def test_the_operator_may_not_list_secrets_and_has_no_wildcard_rights(variant: Rendered) -> None:
     for role in [*variant.of("ClusterRole").values(), *variant.of("Role").values()]:
         for rule in role["rules"]:
             assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
@@ -106,7 +104,7 @@ def test_the_operator_may_not_list_secrets_and_has_no_wildcard_rights(variant: "
                 assert not {"list", "watch", "update", "deletecollection"} & set(rule["verbs"])
 
 
-def test_namespaces_restrict_rights_to_these(helm: "Helm", rendered: "Rendered") -> None:
+def test_namespaces_restrict_rights_to_these(helm: Helm, rendered: Rendered) -> None:
     assert "rollfleet-site" in rendered.of("ClusterRole")
     namespaced = helm.render(operator__namespaces=["team-a", "team-b"])
     assert "rollfleet-site" not in namespaced.of("ClusterRole")
@@ -117,7 +115,7 @@ def test_namespaces_restrict_rights_to_these(helm: "Helm", rendered: "Rendered")
     assert Settings.read(environ).namespaces == ("team-a", "team-b")
 
 
-def test_pods_of_the_operator_share_a_lease_and_may_write_no_other(helm: "Helm") -> None:
+def test_pods_of_the_operator_share_a_lease_and_may_write_no_other(helm: Helm) -> None:
     shown = helm.render(operator__replicas=2)
     deployment = shown.of("Deployment")["rollfleet"]["spec"]
     assert (deployment["replicas"], deployment["strategy"]) == (2, {"type": "RollingUpdate"})
@@ -127,7 +125,7 @@ def test_pods_of_the_operator_share_a_lease_and_may_write_no_other(helm: "Helm")
     assert (rule["resources"], rule["resourceNames"], rule["verbs"]) == (["leases"], ["rollfleet"], ["get", "patch"])
 
 
-def test_the_admission_policy_bounds_the_operator_alone(variant: "Rendered") -> None:
+def test_the_admission_policy_bounds_the_operator_alone(variant: Rendered) -> None:
     (policy,) = variant.of("ValidatingAdmissionPolicy").values()
     (condition,) = policy["spec"]["matchConditions"]
     assert condition["expression"] == "request.userInfo.username == 'system:serviceaccount:site:rollfleet'"
@@ -154,18 +152,18 @@ def test_the_admission_policy_bounds_the_operator_alone(variant: "Rendered") -> 
     assert writes <= matched
 
 
-def test_the_admission_policy_can_be_left_out(helm: "Helm") -> None:
+def test_the_admission_policy_can_be_left_out(helm: Helm) -> None:
     shown = helm.render(admissionPolicy__enabled=False)
     assert not shown.of("ValidatingAdmissionPolicy")
     assert not shown.of("ValidatingAdmissionPolicyBinding")
 
 
-def environment(rendered: "Rendered") -> dict[str, str]:
+def environment(rendered: Rendered) -> dict[str, str]:
     (container,) = rendered.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]["containers"]
     return {each["name"]: each.get("value", "of-the-pod") for each in container["env"]}
 
 
-def test_the_operator_reads_the_charts_variables(variant: "Rendered", tmp_path: Path) -> None:
+def test_the_operator_reads_the_charts_variables(variant: Rendered, tmp_path: Path) -> None:
     environ = environment(variant)
     settings = Settings.read(environ)
     assert settings.worker_image == "rollfleet-worker:0.1.0.dev0"
@@ -185,7 +183,7 @@ def test_the_operator_reads_the_charts_variables(variant: "Rendered", tmp_path: 
     assert nats.validity.life_s == 86400
 
 
-def test_existing_nats_is_used_unchanged(helm: "Helm") -> None:
+def test_existing_nats_is_used_unchanged(helm: Helm) -> None:
     external = {"url": "tls://nats.example:4222", "secret": "nats-operator", "ca": True}
     shown = helm.render(nats__enabled=False, nats__external=external)
     assert not shown.of("StatefulSet")
@@ -195,7 +193,7 @@ def test_existing_nats_is_used_unchanged(helm: "Helm") -> None:
     assert {each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each} == {"nats-operator"}
 
 
-def test_other_names_in_the_certificate_restart_the_programs_that_read_it(helm: "Helm") -> None:
+def test_other_names_in_the_certificate_restart_the_programs_that_read_it(helm: Helm) -> None:
     def pods(*names: str) -> list[Any]:
         shown = helm.render(nats__tls__names=[*names])
         programs = (shown.of("StatefulSet")["rollfleet-nats"], shown.of("Deployment")["rollfleet"])
@@ -205,13 +203,13 @@ def test_other_names_in_the_certificate_restart_the_programs_that_read_it(helm: 
     assert pods("nats.example") == pods("nats.example")
 
 
-def test_learners_learn_the_public_address_of_nats(helm: "Helm") -> None:
+def test_learners_learn_the_public_address_of_nats(helm: Helm) -> None:
     shown = environment(helm.render(nats__publicUrl="tls://nats.example:4222"))
     assert shown["ROLLFLEET_NATS_PUBLIC_URL"] == "tls://nats.example:4222"
     assert "ROLLFLEET_NATS_PUBLIC_URL" not in environment(helm.render())
 
 
-def test_each_installation_with_an_existing_nats_has_an_id(helm: "Helm") -> None:
+def test_each_installation_with_an_existing_nats_has_an_id(helm: Helm) -> None:
     external = {"url": "tls://nats.example:4222", "secret": "nats-operator"}
     shown = helm.render(nats__enabled=False, nats__external=external)
     (program,) = shown.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]["initContainers"]
@@ -232,13 +230,13 @@ def test_each_installation_with_an_existing_nats_has_an_id(helm: "Helm") -> None
         ("tls://nats.example", [4222]),
     ],
 )
-def test_the_operator_may_reach_nats_where_it_is(helm: "Helm", url: str, ports: list[int]) -> None:
+def test_the_operator_may_reach_nats_where_it_is(helm: Helm, url: str, ports: list[int]) -> None:
     shown = helm.render(nats__enabled=False, nats__external={"url": url, "secret": "nats-operator"})
     egress = shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"]
     assert [each["port"] for each in egress[-1]["ports"]] == ports
 
 
-def test_egress_goes_to_the_pods_of_nats_and_to_the_given_name_servers(helm: "Helm") -> None:
+def test_egress_goes_to_the_pods_of_nats_and_to_the_given_name_servers(helm: Helm) -> None:
     dns = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}]
     shown = helm.render(networkPolicy__dnsTo=dns, nats__replicas=3)
     (nats,) = Settings.read(environment(shown)).nats_to
@@ -251,7 +249,7 @@ def test_egress_goes_to_the_pods_of_nats_and_to_the_given_name_servers(helm: "He
     assert policies["rollfleet-nats"]["spec"]["egress"][0]["to"] == dns
 
 
-def test_egress_goes_to_the_given_places_of_an_existing_nats(helm: "Helm") -> None:
+def test_egress_goes_to_the_given_places_of_an_existing_nats(helm: Helm) -> None:
     place = [{"ipBlock": {"cidr": "10.1.2.3/32"}}]
     external = {"url": "tls://nats.example:4222", "secret": "nats-operator"}
     shown = helm.render(nats__enabled=False, nats__external=external, networkPolicy__natsTo=place)
@@ -262,26 +260,26 @@ def test_egress_goes_to_the_given_places_of_an_existing_nats(helm: "Helm") -> No
     assert "to" not in anywhere.of("NetworkPolicy")["rollfleet"]["spec"]["egress"][-1]
 
 
-def test_an_image_may_be_named_by_its_digest(helm: "Helm") -> None:
+def test_an_image_may_be_named_by_its_digest(helm: Helm) -> None:
     digest = f"sha256:{'0a' * 32}"
     shown = helm.render(operator__image__digest=digest, worker__image__digest=digest, nats__image__digest=digest)
     images = {each["image"] for _, pod in shown.pods() for each in [*pod.get("initContainers", []), *pod["containers"]]}
     assert all(image.endswith(f"@{digest}") for image in {*images, environment(shown)["ROLLFLEET_WORKER_IMAGE"]})
 
 
-def test_the_operator_may_reach_the_api_server_where_it_is(helm: "Helm") -> None:
+def test_the_operator_may_reach_the_api_server_where_it_is(helm: Helm) -> None:
     shown = helm.render(networkPolicy__apiServerPorts=[7443])
     egress = shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"]
     assert {"ports": [{"port": 7443}]} in egress
 
 
-def test_the_limit_of_storage_reaches_the_operator(helm: "Helm") -> None:
+def test_the_limit_of_storage_reaches_the_operator(helm: Helm) -> None:
     shown = helm.render(nats__maxBytesPerJob="4Gi", nats__maxConnections=200000)
     assert Settings.read(environment(shown)).max_bytes_per_job == 4 << 30
     assert "max_connections: 200000\n" in shown.of("ConfigMap")["rollfleet-nats"]["data"]["nats.conf"]
 
 
-def test_an_image_registry_is_put_before_every_image(helm: "Helm") -> None:
+def test_an_image_registry_is_put_before_every_image(helm: Helm) -> None:
     shown = helm.render(imageRegistry="registry.example/team/")
     images = {each["image"] for _, pod in shown.pods() for each in [*pod.get("initContainers", []), *pod["containers"]]}
     images.add(environment(shown)["ROLLFLEET_WORKER_IMAGE"])
@@ -314,7 +312,7 @@ def test_an_image_registry_is_put_before_every_image(helm: "Helm") -> None:
         ({"nats__config": {"jetstream": {}}}, "jetstream"),
     ],
 )
-def test_invalid_value_is_refused(helm: "Helm", values: dict[str, Any], field: str) -> None:
+def test_invalid_value_is_refused(helm: Helm, values: dict[str, Any], field: str) -> None:
     refusal = helm.refusal(**values)
     assert "schema" in refusal
     assert field in refusal
@@ -340,7 +338,7 @@ def _leaves(values: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return [path]
 
 
-def test_prometheus_finds_the_operator(helm: "Helm") -> None:
+def test_prometheus_finds_the_operator(helm: Helm) -> None:
     shown = helm.render(metrics__serviceMonitor__enabled=True, metrics__serviceMonitor__labels={"team": "a"})
     (monitor,) = shown.of("ServiceMonitor").values()
     (endpoint,) = monitor["spec"]["endpoints"]

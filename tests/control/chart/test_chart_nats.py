@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 from tests.api.job_data import job_data
+from tests.control.chart.helm import Helm, Rendered
 
 from rollfleet.nats.embedded_server import find_nats_server
 from rollfleet_api.quantity import parse_bytes
@@ -25,16 +25,13 @@ from rollfleet_operator.nats.server_port import NatsOnServer
 from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.trust import new_keys, trust_configuration
 
-if TYPE_CHECKING:
-    from tests.control.chart.helm import Helm, Rendered
-
 KEYS = new_keys(b"k" * 32)
 
 
 class Nats:
     """A nats-server with the chart's own configuration; only paths and ports are this test's."""
 
-    def __init__(self, rendered: "Rendered", folder: Path) -> None:
+    def __init__(self, rendered: Rendered, folder: Path) -> None:
         certificate = rendered.of("Secret")["rollfleet-nats-tls"]["data"]
         for name, encoded in certificate.items():
             (folder / name).write_bytes(base64.b64decode(encoded))
@@ -57,7 +54,7 @@ class Nats:
 
 
 @pytest.fixture
-def nats_server(helm: "Helm", tmp_path: Path) -> Iterator[Nats]:
+def nats_server(helm: Helm, tmp_path: Path) -> Iterator[Nats]:
     rendered = helm.render(nats__tls__names=["localhost"], nats__jetstream__fileBytes="2Gi")
     server = Nats(rendered, tmp_path)
     yield server
@@ -73,7 +70,7 @@ async def test_the_operator_checks_the_certificate_of_nats(nats_server: Nats) ->
 
 
 async def test_certificate_of_another_authority_or_name_is_refused(
-    nats_server: Nats, helm: "Helm", tmp_path: Path
+    nats_server: Nats, helm: Helm, tmp_path: Path
 ) -> None:
     other = base64.b64decode(helm.render().of("Secret")["rollfleet-nats-tls"]["data"]["ca.crt"])
     for url, ca in (("localhost", other), ("127.0.0.1", nats_server.ca)):
@@ -94,9 +91,7 @@ async def test_the_certificate_passes_the_strict_checks_of_newer_pythons(nats_se
 
 
 @pytest.mark.parametrize("storage", ["File", "Memory"])
-async def test_small_job_fits_in_either_storage(
-    nats_server: Nats, helm: "Helm", storage: str, repository: Path
-) -> None:
+async def test_small_job_fits_in_either_storage(nats_server: Nats, helm: Helm, storage: str, repository: Path) -> None:
     values = yaml.safe_load((repository / "charts/rollfleet/values.yaml").read_text())
     state_bytes = parse_bytes(values["nats"]["stateBytes"])
     job = parse_job(job_data({"uid": "uid-1"}, delivery={"storage": storage, "maxBytes": "256Mi"}))
@@ -107,7 +102,7 @@ async def test_small_job_fits_in_either_storage(
 
 
 @pytest.mark.parametrize("interval", ["always", "2m"])
-def test_nats_takes_the_interval_of_its_disk_and_further_options(helm: "Helm", tmp_path: Path, interval: str) -> None:
+def test_nats_takes_the_interval_of_its_disk_and_further_options(helm: Helm, tmp_path: Path, interval: str) -> None:
     options = {"max_subscriptions": 1000, "lame_duck_duration": "40s", "connect_error_reports": 10}
     server = Nats(helm.render(nats__jetstream__syncInterval=interval, nats__config=options), tmp_path)
     server.process.terminate()

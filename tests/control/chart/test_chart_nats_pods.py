@@ -2,15 +2,13 @@
 
 import base64
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.control.chart.helm import Helm, Rendered
+from tests.control.chart.helm import Helm, Rendered
 
 
-def test_the_server_gets_no_seed(rendered: "Rendered") -> None:
+def test_the_server_gets_no_seed(rendered: Rendered) -> None:
     pod = rendered.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]
     (config,) = [each for each in pod["volumes"] if each["name"] == "config"]
     secrets = [source["secret"] for source in config["projected"]["sources"] if "secret" in source]
@@ -18,7 +16,7 @@ def test_the_server_gets_no_seed(rendered: "Rendered") -> None:
     assert "data" not in rendered.of("Secret")["rollfleet-nats-keys"], "keys are never Helm's to write"
 
 
-def test_servers_of_a_cluster_find_each_other_and_nobody_else_joins(helm: "Helm") -> None:
+def test_servers_of_a_cluster_find_each_other_and_nobody_else_joins(helm: Helm) -> None:
     shown = helm.render(nats__replicas=3, nats__routesPassword="secretOfTheServers")
     server = shown.of("StatefulSet")["rollfleet-nats"]["spec"]
     assert (server["replicas"], server["podManagementPolicy"]) == (3, "Parallel")
@@ -42,7 +40,7 @@ def test_servers_of_a_cluster_find_each_other_and_nobody_else_joins(helm: "Helm"
     assert peer["podSelector"]["matchLabels"] == server["selector"]["matchLabels"]
 
 
-def test_servers_of_a_cluster_are_on_different_nodes_unless_the_values_say_where(helm: "Helm") -> None:
+def test_servers_of_a_cluster_are_on_different_nodes_unless_the_values_say_where(helm: Helm) -> None:
     def affinity(**values: object) -> Any:
         pod = helm.render(**values).of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]
         return pod.get("affinity")
@@ -53,7 +51,7 @@ def test_servers_of_a_cluster_are_on_different_nodes_unless_the_values_say_where
     assert affinity(nats__replicas=3, nats__affinity={"nodeAffinity": {}}) == {"nodeAffinity": {}}
 
 
-def test_a_server_of_a_cluster_leaves_in_lame_duck_mode(helm: "Helm") -> None:
+def test_a_server_of_a_cluster_leaves_in_lame_duck_mode(helm: Helm) -> None:
     shown = helm.render(nats__replicas=3)
     pod = shown.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -65,13 +63,13 @@ def test_a_server_of_a_cluster_leaves_in_lame_duck_mode(helm: "Helm") -> None:
     assert budget["maxUnavailable"] == 1
 
 
-def test_nats_is_not_restarted_because_of_one_job(rendered: "Rendered") -> None:
+def test_nats_is_not_restarted_because_of_one_job(rendered: Rendered) -> None:
     (container,) = rendered.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]["containers"]
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz?js-enabled-only=true"
 
 
 @pytest.mark.parametrize("limit", ["1500M", "1.5Gi", 2147483648])
-def test_the_server_collects_garbage_below_its_limit_of_memory(helm: "Helm", limit: object) -> None:
+def test_the_server_collects_garbage_below_its_limit_of_memory(helm: Helm, limit: object) -> None:
     shown = helm.render(nats__resources={"limits": {"memory": limit}, "requests": {"cpu": "1", "memory": "1Gi"}})
     (container,) = shown.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]["containers"]
     whole, bound = container["env"]
@@ -80,7 +78,7 @@ def test_the_server_collects_garbage_below_its_limit_of_memory(helm: "Helm", lim
 
 
 @pytest.mark.parametrize(("payload", "pending"), [(1 << 20, 32 << 20), (64 << 20, 64 << 20)])
-def test_the_server_starts_with_any_size_of_messages(helm: "Helm", payload: int, pending: int) -> None:
+def test_the_server_starts_with_any_size_of_messages(helm: Helm, payload: int, pending: int) -> None:
     config = helm.render(nats__maxPayloadBytes=payload).of("ConfigMap")["rollfleet-nats"]["data"]["nats.conf"]
     assert f"max_payload: {payload}\n" in config
     assert f"max_pending: {pending}\n" in config  # NATS refuses one below `max_payload`

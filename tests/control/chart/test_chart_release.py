@@ -6,15 +6,13 @@ import shutil
 import subprocess
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.control.chart.helm import Helm, Rendered
+from tests.control.kubernetes import ApiServer
 
 from rollfleet_operator.manifest import Manifest
-
-if TYPE_CHECKING:
-    from tests.control.chart.helm import Helm, Rendered
-    from tests.control.kubernetes import ApiServer
 
 PLURALS = {
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
@@ -40,7 +38,7 @@ PLURALS = {
 class Site:
     """A namespace of one test, and helm in it."""
 
-    def __init__(self, server: "ApiServer", helm: "Helm") -> None:
+    def __init__(self, server: ApiServer, helm: Helm) -> None:
         self._server, self._helm = server, helm
         self._environ = {"KUBECONFIG": str(server.kubeconfig())}
         self.namespace = f"site-{uuid.uuid4().hex[:8]}"
@@ -81,11 +79,11 @@ class Site:
 
 
 @pytest.fixture
-def site(api_server: "ApiServer", helm: "Helm") -> Site:
+def site(api_server: ApiServer, helm: Helm) -> Site:
     return Site(api_server, helm)
 
 
-def test_the_api_server_stores_every_manifest_unchanged(site: Site, rendered: "Rendered") -> None:
+def test_the_api_server_stores_every_manifest_unchanged(site: Site, rendered: Rendered) -> None:
     for each in rendered.manifests:
         path = PLURALS[each["kind"]].format(site.namespace)
         manifest = {**each, "metadata": {**each["metadata"], "name": f"{each['metadata']['name']}"}}
@@ -95,7 +93,7 @@ def test_the_api_server_stores_every_manifest_unchanged(site: Site, rendered: "R
         site.request("POST", path, query={"dryRun": "All", "fieldValidation": "Strict"}, body=manifest)
 
 
-def test_restricted_namespace_admits_every_pod(site: Site, helm: "Helm") -> None:
+def test_restricted_namespace_admits_every_pod(site: Site, helm: Helm) -> None:
     for name, pod in helm.render(nats__persistence__enabled=False).pods():  # else a StatefulSet adds the volume
         body = {"metadata": {"name": name}, "spec": pod}
         site.request("POST", f"/api/v1/namespaces/{site.namespace}/pods", query={"dryRun": "All"}, body=body)
@@ -119,7 +117,7 @@ def test_an_upgrade_leaves_certificate_and_keys_and_an_uninstall_leaves_the_defi
     assert site.names() - before <= {"CustomResourceDefinition/collectorjobs.rollfleet.dev"}
 
 
-def test_an_upgrade_from_the_version_before_leaves_nats_alone(site: Site, helm: "Helm", tmp_path: Path) -> None:
+def test_an_upgrade_from_the_version_before_leaves_nats_alone(site: Site, helm: Helm, tmp_path: Path) -> None:
     before = shutil.copytree(helm.chart, tmp_path / "rollfleet")
     written = (before / "Chart.yaml").read_text()
     values = (before / "values.yaml").read_text()

@@ -1,36 +1,34 @@
 """The page in the chart: off by default, and no more rights than its two reviews."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.control.chart.helm import Helm, Rendered
 
 from rollfleet_operator.settings import Settings
 
-if TYPE_CHECKING:
-    from tests.control.chart.helm import Helm, Rendered
-
 
 @pytest.fixture(scope="module")
-def page(helm: "Helm") -> "Rendered":
+def page(helm: Helm) -> Rendered:
     return helm.render(ui__enabled=True)
 
 
-def container(rendered: "Rendered") -> Any:
+def container(rendered: Rendered) -> Any:
     (found,) = rendered.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]["containers"]
     return found
 
 
-def settings(rendered: "Rendered") -> Settings:
+def settings(rendered: Rendered) -> Settings:
     return Settings.read({each["name"]: each.get("value", "of-the-pod") for each in container(rendered)["env"]})
 
 
-def test_the_page_is_off_by_default(rendered: "Rendered") -> None:
+def test_the_page_is_off_by_default(rendered: Rendered) -> None:
     assert settings(rendered).ui_port is None
     for kind in ("Service", "Role", "ClusterRoleBinding"):
         assert not [name for name in rendered.of(kind) if name.endswith("-ui")]
 
 
-def test_the_service_leads_to_the_page_inside_of_the_cluster_alone(page: "Rendered") -> None:
+def test_the_service_leads_to_the_page_inside_of_the_cluster_alone(page: Rendered) -> None:
     service, operator = (
         page.of("Service")["rollfleet-ui"]["spec"],
         page.of("Deployment")["rollfleet"]["spec"]["template"],
@@ -43,7 +41,7 @@ def test_the_service_leads_to_the_page_inside_of_the_cluster_alone(page: "Render
     assert not page.of("Ingress")
 
 
-def test_by_default_no_pod_of_the_cluster_reaches_the_page(helm: "Helm", page: "Rendered") -> None:
+def test_by_default_no_pod_of_the_cluster_reaches_the_page(helm: Helm, page: Rendered) -> None:
     (metrics,) = page.of("NetworkPolicy")["rollfleet"]["spec"]["ingress"]
     assert metrics["ports"] == [{"port": "http"}]
     proxy = [{"podSelector": {"matchLabels": {"app": "oauth2-proxy"}}}]
@@ -53,7 +51,7 @@ def test_by_default_no_pod_of_the_cluster_reaches_the_page(helm: "Helm", page: "
 
 
 @pytest.mark.parametrize("namespaces", [[], ["team-a"]])
-def test_the_page_gives_the_operator_two_reviews_and_nothing_else(helm: "Helm", namespaces: list[str]) -> None:
+def test_the_page_gives_the_operator_two_reviews_and_nothing_else(helm: Helm, namespaces: list[str]) -> None:
     without, shown = (helm.render(operator__namespaces=namespaces, ui__enabled=on) for on in (False, True))
     added = set(shown.of("ClusterRoleBinding")) - set(without.of("ClusterRoleBinding"))
     binding = shown.of("ClusterRoleBinding")["rollfleet-site-ui"]
@@ -65,7 +63,7 @@ def test_the_page_gives_the_operator_two_reviews_and_nothing_else(helm: "Helm", 
     assert set(shown.of("Role")) - set(without.of("Role")) == {"rollfleet-ui"}
 
 
-def test_users_of_the_page_may_forward_a_port_and_nothing_else(page: "Rendered") -> None:
+def test_users_of_the_page_may_forward_a_port_and_nothing_else(page: Rendered) -> None:
     rules = page.of("Role")["rollfleet-ui"]["rules"]
     assert [(rule["resources"], rule["verbs"]) for rule in rules] == [
         (["pods"], ["list"]),
@@ -73,7 +71,7 @@ def test_users_of_the_page_may_forward_a_port_and_nothing_else(page: "Rendered")
     ]
 
 
-def test_without_rbac_the_chart_makes_no_roles_for_the_page(helm: "Helm") -> None:
+def test_without_rbac_the_chart_makes_no_roles_for_the_page(helm: Helm) -> None:
     shown = helm.render(ui__enabled=True, rbac__create=False)
     assert not shown.of("ClusterRoleBinding")
     assert "rollfleet-ui" not in shown.of("Role")
@@ -81,5 +79,5 @@ def test_without_rbac_the_chart_makes_no_roles_for_the_page(helm: "Helm") -> Non
 
 
 @pytest.mark.parametrize("values", [{"ui__enabled": "yes"}, {"ui__ingress": True}, {"networkPolicy__uiFrom": "all"}])
-def test_an_invalid_value_of_the_page_is_refused(helm: "Helm", values: dict[str, Any]) -> None:
+def test_an_invalid_value_of_the_page_is_refused(helm: Helm, values: dict[str, Any]) -> None:
     assert "schema" in helm.refusal(**values)

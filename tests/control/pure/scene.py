@@ -180,6 +180,11 @@ class Scene:
         )
 
 
+def scene(**spec: Any) -> Scene:
+    """Return a scene in which all children of a job with this spec were created."""
+    return Scene(a_job(**spec)).with_children()
+
+
 def _stored(manifest: Manifest) -> Manifest:
     """Return a manifest as the API server would return it."""
     added = {"uid": f"uid of {manifest['metadata']['name']}", "creationTimestamp": format_time(NOW_S - 90)}

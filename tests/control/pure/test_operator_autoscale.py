@@ -1,19 +1,18 @@
 """How many workers a job gets, seen over virtual hours: fast and slow learners, and what stands in the way."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
 from typing import Any
 
 import pytest
+from tests.control.pure.scene import a_job
 
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_operator.autoscale import RETRY_LOWER_S, SCALE_DOWN_DELAY_S, WINDOW_S, History, decide
 from rollfleet_operator.nats_port import Heartbeats
 
-Job = Callable[..., CollectorJob]
 LOOK_S = 5.0
 HOUR_S = 3600.0
 START_S = 20.0  # that a worker takes until it collects
@@ -116,15 +115,10 @@ class World:
         )
 
 
-@pytest.fixture
-def world(job: Job) -> Callable[..., World]:
-    def world(mode: str = "Async", workers: int = 1, autoscale: Any = SCALE, **settings: Any) -> World:
-        return World(job(mode=mode, workers=workers, autoscale=autoscale), **settings)
-
-    return world
+def world(mode: str = "Async", workers: int = 1, autoscale: Any = SCALE, **settings: Any) -> World:
+    return World(a_job(mode=mode, workers=workers, autoscale=autoscale), **settings)
 
 
-MakeWorld = Callable[..., World]
 both_modes = pytest.mark.parametrize("mode", ["Async", "Sync"])
 
 
@@ -132,9 +126,7 @@ both_modes = pytest.mark.parametrize("mode", ["Async", "Sync"])
 @pytest.mark.parametrize("workers", [1, 32])
 @pytest.mark.parametrize("demand", [150.0, 1000.0, 2333.0])
 @pytest.mark.parametrize("noise", [0.0, 0.05])
-def test_number_settles_where_the_target_is_just_kept(
-    world: MakeWorld, mode: str, workers: int, demand: float, noise: float
-) -> None:
+def test_number_settles_where_the_target_is_just_kept(mode: str, workers: int, demand: float, noise: float) -> None:
     # In mode Sync these learners learn from a batch faster than 32 workers collect one: ask for less there.
     scale = SCALE | {"targetWait": 0.3 if mode == "Sync" else 0.1}
     fleet = world(mode, workers, scale, demand=demand, noise=noise).run(HOUR_S)
@@ -148,7 +140,7 @@ def test_number_settles_where_the_target_is_just_kept(
 
 
 @both_modes
-def test_number_follows_a_learner_that_gets_faster_and_slower(world: MakeWorld, mode: str) -> None:
+def test_number_follows_a_learner_that_gets_faster_and_slower(mode: str) -> None:
     scale = SCALE | {"targetWait": 0.3 if mode == "Sync" else 0.1}
     fleet, settled = world(mode, 4, scale, demand=400.0, noise=0.05), []
     for demand in (400.0, 2000.0, 400.0):
@@ -161,20 +153,20 @@ def test_number_follows_a_learner_that_gets_faster_and_slower(world: MakeWorld, 
     assert turns <= 3  # once for each change of pace, and once more by chance
 
 
-def test_hungry_learner_gets_twice_the_workers_every_minute_or_two(world: MakeWorld) -> None:
+def test_hungry_learner_gets_twice_the_workers_every_minute_or_two() -> None:
     fleet = world(demand=6000.0).run(10 * 60)
     assert [workers for _, workers in fleet.sizes] == [2, 4, 8, 16, 27]
     gaps = [after - before for (before, _), (after, _) in pairwise(fleet.sizes)]
     assert all(WINDOW_S <= gap <= WINDOW_S + START_S + 2 * LOOK_S for gap in gaps)
 
 
-def test_workers_are_removed_after_minutes_and_half_at_a_time(world: MakeWorld) -> None:
+def test_workers_are_removed_after_minutes_and_half_at_a_time() -> None:
     fleet = world(workers=32, demand=200.0).run(HOUR_S)
     assert [workers for _, workers in fleet.sizes] == [16, 8, 4, 2, 1]
     assert all(after - before >= SCALE_DOWN_DELAY_S for (before, _), (after, _) in pairwise(fleet.sizes))
 
 
-def test_short_rest_of_the_learner_removes_no_workers(world: MakeWorld) -> None:
+def test_short_rest_of_the_learner_removes_no_workers() -> None:
     fleet = world(workers=5, demand=1000.0).run(HOUR_S)
     fleet.demand = 1.0  # it evaluates
     fleet.run(SCALE_DOWN_DELAY_S - WINDOW_S)
@@ -184,7 +176,7 @@ def test_short_rest_of_the_learner_removes_no_workers(world: MakeWorld) -> None:
 
 
 @both_modes
-def test_bounds_hold(world: MakeWorld, mode: str) -> None:
+def test_bounds_hold(mode: str) -> None:
     scale = SCALE | {"minWorkers": 2, "maxWorkers": 5}
     hungry = world(mode, 3, scale, demand=1e6).run(HOUR_S)
     idle = world(mode, 3, scale, demand=20.0).run(3 * HOUR_S)
@@ -194,12 +186,12 @@ def test_bounds_hold(world: MakeWorld, mode: str) -> None:
 
 
 @pytest.mark.parametrize(("workers", "within"), [(1, 4), (50, 8)])
-def test_number_beyond_the_bounds_is_corrected_at_once(world: MakeWorld, workers: int, within: int) -> None:
+def test_number_beyond_the_bounds_is_corrected_at_once(workers: int, within: int) -> None:
     fleet = world(workers=workers, autoscale={"minWorkers": 4, "maxWorkers": 8}, tells=False).run(LOOK_S)
     assert fleet.workers == within
 
 
-def test_autoscale_continues_from_a_number_that_a_user_sets(world: MakeWorld) -> None:
+def test_autoscale_continues_from_a_number_that_a_user_sets() -> None:
     fleet = world(workers=5, demand=1000.0).run(HOUR_S)
     fleet.resize(20)
     fleet.run(SCALE_DOWN_DELAY_S)
@@ -208,7 +200,7 @@ def test_autoscale_continues_from_a_number_that_a_user_sets(world: MakeWorld) ->
     assert fleet.workers == 5
 
 
-def test_wrong_removal_is_not_repeated_for_half_an_hour(world: MakeWorld) -> None:
+def test_wrong_removal_is_not_repeated_for_half_an_hour() -> None:
     # Workers lose time that they do not tell of, so that four look like enough for what takes five.
     fleet = world(workers=6, demand=800.0, speed=200.0, overhead=0.2).run(8 * HOUR_S)
     downs = [at for (_, before), (at, after) in pairwise(fleet.sizes) if after < before]
@@ -217,7 +209,7 @@ def test_wrong_removal_is_not_repeated_for_half_an_hour(world: MakeWorld) -> Non
     assert all(later - earlier > RETRY_LOWER_S for earlier, later in pairwise(downs))
 
 
-def test_missing_worker_decides_nothing(world: MakeWorld) -> None:
+def test_missing_worker_decides_nothing() -> None:
     fleet = world(workers=4)
     fleet.came_s[1] = fleet.now_s + 10 * HOUR_S
     assert fleet.run(HOUR_S).workers == 4
@@ -225,24 +217,22 @@ def test_missing_worker_decides_nothing(world: MakeWorld) -> None:
 
 @pytest.mark.parametrize("learner", [{"tells": False}, {"phase": LearnerPhase.PAUSE}], ids=str)
 @pytest.mark.parametrize("demand", [1.0, 1e6])
-def test_nothing_is_decided_without_a_learner_that_learns(
-    world: MakeWorld, learner: dict[str, Any], demand: float
-) -> None:
+def test_nothing_is_decided_without_a_learner_that_learns(learner: dict[str, Any], demand: float) -> None:
     assert world(workers=4, demand=demand, **learner).run(HOUR_S).workers == 4
 
 
-def test_learner_that_vanished_decides_nothing(world: MakeWorld) -> None:
+def test_learner_that_vanished_decides_nothing() -> None:
     fleet = world(workers=4, demand=1e6)
     heard = fleet._heard()
     for later_s in range(0, 3600, 5):
         assert decide(fleet.job, heard, fleet.history, fleet.now_s + later_s) == 4
 
 
-def test_job_without_autoscale_is_left_alone(world: MakeWorld) -> None:
+def test_job_without_autoscale_is_left_alone() -> None:
     assert world(workers=3, autoscale=None, demand=1e6).run(HOUR_S).sizes == []
 
 
-def test_batches_of_minutes_are_averaged_over_several(world: MakeWorld) -> None:
+def test_batches_of_minutes_are_averaged_over_several() -> None:
     # Between two batches the learner waits not at all, then for minutes: one minute of it would say anything.
     fleet = world("Sync", 4, SCALE | {"targetWait": 0.6}, demand=2.0, speed=0.5)
     period_s = 2 * FRAMES / fleet.demand

@@ -1,32 +1,28 @@
 """What a job owns besides its workers: identity, credentials, fence, learner."""
 
 import base64
-from collections.abc import Callable
 from typing import Any
 
-import pytest
+from tests.control.pure.scene import a_job, wanted
 
 from rollfleet_api.address import PUBLIC_URL_FILE, Address
-from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
-from rollfleet_operator.manifest import Manifest, Ref
+from rollfleet_operator.manifest import Ref
 
-Job = Callable[..., CollectorJob]
-Want = Callable[..., dict[Ref, Manifest]]
 LEARNER = {"template": {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}}
 
 
-def test_children_are_deleted_with_the_job_and_do_not_delay_it(job: Job, want: Want) -> None:
-    for manifest in want(job(learner=LEARNER)).values():
+def test_children_are_deleted_with_the_job_and_do_not_delay_it() -> None:
+    for manifest in wanted(a_job(learner=LEARNER)).values():
         (owner,) = manifest["metadata"]["ownerReferences"]
-        assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == (job().metadata.uid, True, False)
+        assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == (a_job().metadata.uid, True, False)
         assert "finalizers" not in manifest["metadata"]
 
 
-def test_a_role_reads_its_address_from_the_mounted_secret(job: Job, want: Want, tmp_path: Any) -> None:
+def test_a_role_reads_its_address_from_the_mounted_secret(tmp_path: Any) -> None:
     for role in (Role.WORKER, Role.LEARNER):
-        secret = want(job())[Ref("Secret", names.secret("cartpole", role))]
+        secret = wanted(a_job())[Ref("Secret", names.secret("cartpole", role))]
         for name, data in secret["data"].items():
             (tmp_path / name).write_bytes(base64.b64decode(data))
         address = Address.read({}, files=tmp_path)
@@ -37,46 +33,42 @@ def test_a_role_reads_its_address_from_the_mounted_secret(job: Job, want: Want, 
         assert address.ca.read_text() == "a certificate"
 
 
-def test_the_learner_alone_learns_the_public_address_of_nats(job: Job, want: Want) -> None:
-    children = want(job(evaluation={"every": 1}))
+def test_the_learner_alone_learns_the_public_address_of_nats() -> None:
+    children = wanted(a_job(evaluation={"every": 1}))
     found = {role: children[Ref("Secret", names.secret("cartpole", role))]["data"] for role in Role}
     assert PUBLIC_URL_FILE not in found[Role.WORKER]
     assert base64.b64decode(found[Role.LEARNER][PUBLIC_URL_FILE]) == b"tls://nats.example:4222"
 
 
-def test_workers_may_connect_only_to_name_servers_and_nats(job: Job, want: Want) -> None:
-    fence = want(job())[Ref("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))]["spec"]
+def test_workers_may_connect_only_to_name_servers_and_nats() -> None:
+    fence = wanted(a_job())[Ref("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))]["spec"]
     assert fence["policyTypes"] == ["Ingress", "Egress"]
     assert "ingress" not in fence
     assert {port["port"] for rule in fence["egress"] for port in rule["ports"]} == {53, 4222}
 
 
-def test_workers_may_connect_only_to_the_pods_of_nats_where_they_are_known(job: Job, want: Want) -> None:
+def test_workers_may_connect_only_to_the_pods_of_nats_where_they_are_known() -> None:
     nats, dns = {"podSelector": {"matchLabels": {"a": "nats"}}}, {"podSelector": {"matchLabels": {"a": "dns"}}}
-    found = want(job(), nats_to=(nats,), dns_to=(dns,))
+    found = wanted(a_job(), nats_to=(nats,), dns_to=(dns,))
     fence = found[Ref("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))]["spec"]
     assert {rule["ports"][0]["port"]: rule["to"] for rule in fence["egress"]} == {53: [dns], 4222: [nats]}
 
 
-def test_learner_may_connect_anywhere_and_accepts_no_connections(job: Job, want: Want) -> None:
-    fence = want(job())[Ref("NetworkPolicy", names.network_policy("cartpole", Role.LEARNER))]["spec"]
+def test_learner_may_connect_anywhere_and_accepts_no_connections() -> None:
+    fence = wanted(a_job())[Ref("NetworkPolicy", names.network_policy("cartpole", Role.LEARNER))]["spec"]
     assert fence["policyTypes"] == ["Ingress"]
 
 
-def test_network_policies_can_be_turned_off(job: Job, want: Want) -> None:
-    assert not [ref for ref in want(job(), network_policies=False) if ref.kind == "NetworkPolicy"]
+def test_network_policies_can_be_turned_off() -> None:
+    assert not [ref for ref in wanted(a_job(), network_policies=False) if ref.kind == "NetworkPolicy"]
 
 
-@pytest.fixture
-def learner(job: Job, want: Want) -> Callable[..., Any]:
-    def build(**spec: Any) -> Manifest:
-        runs = [each for ref, each in want(job(**spec)).items() if ref.kind == "Job"]
-        return next(run for run in runs if run["metadata"]["labels"][names.ROLE] == Role.LEARNER)
-
-    return build
+def learner(**spec: Any) -> Any:
+    runs = [each for ref, each in wanted(a_job(**spec)).items() if ref.kind == "Job"]
+    return next(run for run in runs if run["metadata"]["labels"][names.ROLE] == Role.LEARNER)
 
 
-def test_learner_is_a_pod_with_its_own_credentials(learner: Any) -> None:
+def test_learner_is_a_pod_with_its_own_credentials() -> None:
     spec = learner(learner=LEARNER)["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     (secret,) = [each for each in spec["volumes"] if each["name"] == "rollfleet"]
@@ -85,19 +77,19 @@ def test_learner_is_a_pod_with_its_own_credentials(learner: Any) -> None:
     assert secret["secret"]["secretName"] == names.secret("cartpole", Role.LEARNER)
 
 
-def test_learner_is_restarted_without_a_limit_of_kubernetes(learner: Any) -> None:
+def test_learner_is_restarted_without_a_limit_of_kubernetes() -> None:
     assert learner(learner=LEARNER)["spec"]["backoffLimit"] == 2**31 - 1  # the operator counts restarts in a window
 
 
-def test_learner_without_containers_gets_one(learner: Any) -> None:
+def test_learner_without_containers_gets_one() -> None:
     (container,) = learner(learner={"template": {}})["spec"]["template"]["spec"]["containers"]
     assert container["name"] == "learner"
 
 
-def test_disruptions_of_the_learner_cost_no_restart(learner: Any) -> None:
+def test_disruptions_of_the_learner_cost_no_restart() -> None:
     actions = [rule["action"] for rule in learner(learner=LEARNER)["spec"]["podFailurePolicy"]["rules"]]
     assert actions == ["Ignore", "Ignore"]
 
 
-def test_job_without_a_learner_makes_none(job: Job, want: Want) -> None:
-    assert len([ref for ref in want(job()) if ref.kind == "Job"]) == 1
+def test_job_without_a_learner_makes_none() -> None:
+    assert len([ref for ref in wanted(a_job()) if ref.kind == "Job"]) == 1

@@ -1,20 +1,19 @@
 """The evaluation workers of a job: pods of their own, beside the workers, which never end the job."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.control.pure.scene import Scene, a_job, scene, wanted
 
 from rollfleet_api.evaluation import MAX_EVALUATION_WORKERS
-from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Evaluation, LearnerStatus
 from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH
 from rollfleet_api.permissions import Role
 from rollfleet_api.status import ConditionType, EvaluationStatus
 from rollfleet_operator import names
 from rollfleet_operator.cache import Cache
-from rollfleet_operator.manifest import Manifest, Ref
+from rollfleet_operator.manifest import Ref
 from rollfleet_operator.metrics import Metrics
 from rollfleet_operator.plan import plan_runs
 from rollfleet_operator.revision import evaluation_revision, workers_revision
@@ -22,12 +21,6 @@ from rollfleet_operator.status import status
 from rollfleet_operator.verdict import Stage
 from rollfleet_operator.work_queue import WorkQueue
 
-if TYPE_CHECKING:
-    from tests.control.pure.scene import Scene
-
-Job = Callable[..., CollectorJob]
-MakeScene = Callable[..., "Scene"]
-Want = Callable[..., dict[Ref, Manifest]]
 EVALUATION: dict[str, Any] = {"every": 10, "workers": 3}
 LEARNER = LearnerStatus(session=1, version=30, applied_version=29, frames=64, batches=1, mean_return=1.0)
 RESULT = Evaluation(
@@ -42,12 +35,12 @@ RESULT = Evaluation(
 )
 
 
-def planned(scene: "Scene", want: Want) -> list[Any]:
-    runs = [each for ref, each in want(scene.job).items() if ref.kind == "Job"]
+def planned(scene: Scene) -> list[Any]:
+    runs = [each for ref, each in wanted(scene.job).items() if ref.kind == "Job"]
     return plan_runs(scene.job, runs, scene.observed, Stage.LIVE)
 
 
-def test_evaluation_workers_are_pods_like_the_workers_with_their_rights(scene: MakeScene) -> None:
+def test_evaluation_workers_are_pods_like_the_workers_with_their_rights() -> None:
     spec = {"image": "a:1", "resources": {"limits": {"cpu": "2"}}, "template": {"spec": {"nodeSelector": {"a": "b"}}}}
     found = scene(evaluation=EVALUATION, **spec)
     run = found.run(Role.EVALUATION)["spec"]
@@ -61,15 +54,15 @@ def test_evaluation_workers_are_pods_like_the_workers_with_their_rights(scene: M
     )
 
 
-def test_the_host_name_of_the_last_evaluation_worker_fits(job: Job, want: Want) -> None:
-    longest = job("x" * MAX_NAME_LENGTH, evaluation={"every": 1, "workers": MAX_EVALUATION_WORKERS})
-    (run,) = [ref.name for ref in want(longest) if ref.kind == "Job" and "-eval-" in ref.name]
+def test_the_host_name_of_the_last_evaluation_worker_fits() -> None:
+    longest = a_job("x" * MAX_NAME_LENGTH, evaluation={"every": 1, "workers": MAX_EVALUATION_WORKERS})
+    (run,) = [ref.name for ref in wanted(longest) if ref.kind == "Job" and "-eval-" in ref.name]
     assert len(f"{run}-{MAX_EVALUATION_WORKERS - 1}") <= MAX_LABEL_LENGTH
     assert names.Workload.parse(run).role is Role.EVALUATION
 
 
-def test_evaluation_workers_have_the_network_policy_of_the_workers(job: Job, want: Want) -> None:
-    found = want(job(evaluation=EVALUATION))
+def test_evaluation_workers_have_the_network_policy_of_the_workers() -> None:
+    found = wanted(a_job(evaluation=EVALUATION))
     assert {ref.name for ref in found if ref.kind == "NetworkPolicy"} == {
         "cartpole-worker-rollfleet",
         "cartpole-learner-rollfleet",
@@ -78,20 +71,20 @@ def test_evaluation_workers_have_the_network_policy_of_the_workers(job: Job, wan
     assert expression == {"key": names.ROLE, "operator": "In", "values": ["worker", "evaluation"]}
 
 
-def test_scaling_the_workers_leaves_the_evaluation_workers(scene: MakeScene, want: Want) -> None:
+def test_scaling_the_workers_leaves_the_evaluation_workers() -> None:
     before = scene(evaluation=EVALUATION)
-    changed = [each.ref.name for each in planned(before.edited(workers=9), want)]
+    changed = [each.ref.name for each in planned(before.edited(workers=9))]
     assert changed == [before.run(Role.WORKER)["metadata"]["name"]]
 
 
-def test_evaluation_workers_follow_an_edit_that_makes_new_workers(job: Job) -> None:
-    before, after = job(evaluation=EVALUATION), job(evaluation=EVALUATION, collect={"seed": 7})
+def test_evaluation_workers_follow_an_edit_that_makes_new_workers() -> None:
+    before, after = a_job(evaluation=EVALUATION), a_job(evaluation=EVALUATION, collect={"seed": 7})
     assert evaluation_revision(before) != evaluation_revision(after)
-    assert workers_revision(before) == workers_revision(job())
+    assert workers_revision(before) == workers_revision(a_job())
 
 
 @pytest.mark.parametrize("end", ["fails", "crashes", "waits"])
-def test_a_fault_of_an_evaluation_worker_degrades_the_job_and_does_not_end_it(scene: MakeScene, end: str) -> None:
+def test_a_fault_of_an_evaluation_worker_degrades_the_job_and_does_not_end_it(end: str) -> None:
     found = scene(evaluation=EVALUATION, failure={"maxRestartsPerWorker": 0, "pendingDeadlineSeconds": 30})
     found = found.running(0, 1)
     if end == "waits":
@@ -107,7 +100,7 @@ def test_a_fault_of_an_evaluation_worker_degrades_the_job_and_does_not_end_it(sc
     assert degraded.message.startswith("evaluation worker 2 ")
 
 
-def test_status_has_the_newest_evaluation_until_a_later_one_comes(scene: MakeScene) -> None:
+def test_status_has_the_newest_evaluation_until_a_later_one_comes() -> None:
     found = scene(evaluation=EVALUATION)
     assert status(found.with_heartbeats(learner=LEARNER).snapshot).evaluation is None
     evaluated = found.with_heartbeats(learner=replace(LEARNER, evaluation=RESULT))
@@ -117,10 +110,10 @@ def test_status_has_the_newest_evaluation_until_a_later_one_comes(scene: MakeSce
     assert status(silent.snapshot).evaluation == expected
 
 
-def test_metrics_have_the_newest_evaluation(job: Job) -> None:
+def test_metrics_have_the_newest_evaluation() -> None:
     cache = Cache()
     for name, written in (("without", {}), ("evaluated", {"evaluation": {"version": 20, "meanReturn": 123.5}})):
-        manifest: Any = job(name).dump()
+        manifest: Any = a_job(name).dump()
         manifest["metadata"] |= {"namespace": "lab", "resourceVersion": "1"}
         cache.put(manifest | {"status": written})
     shown = Metrics(cache, WorkQueue()).exposition().decode().splitlines()

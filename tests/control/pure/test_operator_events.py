@@ -1,28 +1,22 @@
 """Events: the changes that are reported."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from tests.control.pure.scene import Scene, scene
 
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_operator.events import QUIET_S, Event, EventThrottle, Severity, event, events_between
 from rollfleet_operator.status import status
 
-if TYPE_CHECKING:
-    from tests.control.pure.scene import Scene
 
-MakeScene = Callable[..., "Scene"]
-
-
-def status_of(before: "Scene", after: "Scene") -> list[tuple[str, str]]:
+def status_of(before: Scene, after: Scene) -> list[tuple[str, str]]:
     found = events_between(status(before.snapshot), status(after.snapshot))
     return [(each.severity.value, each.reason) for each in found]
 
 
-def test_no_event_without_a_change(scene: MakeScene) -> None:
+def test_no_event_without_a_change() -> None:
     assert status_of(scene().running(0), scene().running(0)) == []
 
 
-def test_problem_is_reported_when_it_starts_and_when_its_reason_changes(scene: MakeScene) -> None:
+def test_problem_is_reported_when_it_starts_and_when_its_reason_changes() -> None:
     image = scene().waiting(0, reason="ErrImagePull", message="not found")
     backoff = scene().waiting(0, reason="ImagePullBackOff", message="backing off")
     node = scene().unplaced(0, why="no node")
@@ -32,19 +26,19 @@ def test_problem_is_reported_when_it_starts_and_when_its_reason_changes(scene: M
     assert status_of(node, scene()) == []
 
 
-def test_suspension_and_resumption_are_reported(scene: MakeScene) -> None:
+def test_suspension_and_resumption_are_reported() -> None:
     before = scene()
     suspended = before.edited(suspend=True)
     assert status_of(before, suspended) == [("Normal", "Suspended")]
     assert status_of(suspended, before) == [("Normal", "Resumed")]
 
 
-def test_scaling_is_reported(scene: MakeScene) -> None:
+def test_scaling_is_reported() -> None:
     before = scene(workers=2)
     assert status_of(before, before.edited(workers=4)) == [("Normal", "Scaled")]
 
 
-def test_end_is_reported(scene: MakeScene) -> None:
+def test_end_is_reported() -> None:
     before = scene()
     assert ("Normal", "Complete") in status_of(before, before.with_heartbeats(phase=LearnerPhase.COMPLETE))
     assert ("Warning", "WorkerFailed") in status_of(before, before.crashed(code=2).ended("Failed"))
@@ -57,7 +51,7 @@ def test_event_is_not_repeated_at_once() -> None:
     assert quiet.admit(found, QUIET_S) == found
 
 
-def test_event_names_the_job(scene: MakeScene) -> None:
+def test_event_names_the_job() -> None:
     job = scene().job
     created = event(job, Event(Severity.NORMAL, "Scaled", "x" * 5000), 0.0)
     assert created["involvedObject"]["uid"] == job.metadata.uid

@@ -4,6 +4,7 @@ Processor time of this thread counts, so that a busy machine changes nothing.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -112,14 +113,16 @@ def look(manifest: Manifest) -> str:
     return ""
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Return the least processor time of three calls: a second thread on the same core makes one slower."""
-    times = []
-    for _ in range(3):
+def assert_cheap(work: Callable[[], object], most_s: float = LOOK_S) -> None:
+    """One of ten calls takes less processor time than this: others on the same core make one many times slower."""
+    least_s = math.inf
+    for _ in range(10):
         began = time.thread_time()
         work()
-        times.append(time.thread_time() - began)
-    return min(times)
+        least_s = min(least_s, time.thread_time() - began)
+        if least_s < most_s:
+            return
+    raise AssertionError(f"it takes {least_s:.3f} s, and may take {most_s:g} s")
 
 
 def test_the_crd_has_free_fields() -> None:
@@ -130,11 +133,12 @@ def test_the_crd_has_free_fields() -> None:
 @pytest.mark.parametrize("path", FIELDS, ids=".".join)
 def test_a_job_of_the_largest_size_costs_little_to_refuse(path: Path, form: str) -> None:
     manifest, cache = stored(path, FORMS[form](API_SERVER_BYTES)), Cache()
-    assert seconds(lambda: cache.put(manifest)) < LOOK_S
+    assert_cheap(lambda: Cache().put({**manifest}))
+    cache.put(manifest)
     kept = cache.job(JOB)
     assert kept is not None
     assert isinstance(kept["spec"], Oversized)
-    assert seconds(lambda: look(kept)) < 0.05
+    assert_cheap(lambda: look(kept), 0.05)
     assert "at most 65,536 are allowed" in look(kept)
 
 
@@ -143,7 +147,7 @@ def test_a_job_of_the_largest_size_costs_little_to_refuse(path: Path, form: str)
 def test_a_job_of_the_largest_allowed_size_costs_little(path: Path, form: str) -> None:
     manifest = stored(path, FORMS[form](MAX_SPEC_BYTES - 1000))
     assert bounded(manifest["spec"]) is manifest["spec"]
-    assert seconds(lambda: look(manifest)) < LOOK_S
+    assert_cheap(lambda: look(manifest))
 
 
 def test_two_containers_of_one_name_are_an_error() -> None:

@@ -1,12 +1,11 @@
 """What the page shows of jobs: rows, workers, timelines and histories."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import kopf
 import pytest
-from tests.control.pure.scene import NOW_S, Scene
+from tests.control.pure.scene import NOW_S, Scene, scene
 
 from rollfleet_api.diagnosis import diagnose
 from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState
@@ -74,7 +73,7 @@ def stage() -> Stage:
 
 
 @pytest.fixture
-def running(scene: Callable[..., Scene]) -> Scene:
+def running() -> Scene:
     """A job with two workers at work, and a learner elsewhere."""
     begun = scene(collect={"framesPerBatch": 64, "totalFrames": 1000}).running(0, 1)
     beats = [begun.beat(index, version=4, frames=100, frames_per_second=10.0) for index in (0, 1)]
@@ -96,7 +95,7 @@ def test_the_row_and_the_diagnosis_are_those_of_top_and_describe(stage: Stage, r
     assert {each.kind for each in page.objects} == {"Job", "NetworkPolicy", "Secret", "ServiceAccount", "Stream"}
 
 
-def test_workers_are_shown_with_their_pods_and_heartbeats(stage: Stage, scene: Callable[..., Scene]) -> None:
+def test_workers_are_shown_with_their_pods_and_heartbeats(stage: Stage) -> None:
     begun = scene(workers=4, resources={"gpu": {"count": 1}}).crashed(0, log="ValueError: <b>boom</b>\n", ago_s=30)
     begun = begun.running(0, 1).unplaced(2, why="0/3 nodes: Insufficient nvidia.com/gpu")
     beat = begun.beat(0, WorkerState.COLLECTING, version=3, incarnation=1, frames=64, frames_per_second=8.0)
@@ -112,7 +111,7 @@ def test_workers_are_shown_with_their_pods_and_heartbeats(stage: Stage, scene: C
     assert (learner.index, learner.state, learner.version, learner.frames) == (None, "Connected", 5, 640)
 
 
-def test_evaluation_workers_are_shown_with_their_pods(stage: Stage, scene: Callable[..., Scene]) -> None:
+def test_evaluation_workers_are_shown_with_their_pods(stage: Stage) -> None:
     begun = scene(workers=1, evaluation={"every": 1, "workers": 2}).crashed(1, log="boom\n", role=Role.EVALUATION)
     stage.see(begun.pod(1, role=Role.EVALUATION, phase="Running").pod(0, role=Role.EVALUATION, phase="Pending"))
     _, first, second, _ = stage.job.workers()
@@ -153,7 +152,7 @@ def test_a_deleted_pod_and_a_crash_are_moments_once(stage: Stage, running: Scene
     assert ended == ["worker 0 ended: its pod was deleted", "worker 1 ended with code 1: boom"]
 
 
-def test_a_learners_crash_is_a_moment(stage: Stage, scene: Callable[..., Scene]) -> None:
+def test_a_learners_crash_is_a_moment(stage: Stage) -> None:
     stage.see(scene(learner={"template": {}}).running(0, 1).crashed(role=Role.LEARNER, log="no such file"))
     assert (Happened.LEARNER_ENDED, "the learner ended with code 1: no such file") in stage.moments()
 
@@ -179,8 +178,8 @@ def test_nats_away_is_a_moment_until_it_is_back(stage: Stage, running: Scene) ->
 def test_the_end_is_a_moment_and_the_curve_ends_with_it(stage: Stage, running: Scene) -> None:
     stage.see(running)
     ended = running.with_heartbeats(*running.heartbeats.workers.values(), learner=LEARNER, phase=LearnerPhase.COMPLETE)
-    for scene in (ended.later(5), ended.later(5).later(3600)):
-        stage.see(scene)
+    for each in (ended.later(5), ended.later(5).later(3600)):
+        stage.see(each)
     times = stage.job.history().time
     assert times[-1] - times[0] < 60
     assert [kind for kind, _ in stage.moments()].count(Happened.COMPLETE) == 1

@@ -1,77 +1,68 @@
 """Tests of `plan`: actions from desired and observed state."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.control.pure.scene import Scene, scene, wanted
 
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
-from rollfleet_operator.plan import Action, Apply, Change, Delete, plan_access, plan_runs
+from rollfleet_operator.plan import Apply, Change, Delete, plan_access, plan_runs
 from rollfleet_operator.verdict import Stage
 
-if TYPE_CHECKING:
-    from tests.control.pure.scene import Scene
-
-MakeScene = Callable[..., "Scene"]
-Want = Callable[..., dict[Ref, Manifest]]
 QUEUE = {"kueue.x-k8s.io/queue-name": "gpus"}
 OTHERS = {"kueue.x-k8s.io/queue-name": "others"}
 LEARNER: dict[str, Any] = {"template": {}}
 
 
-@pytest.fixture
-def planned(want: Want) -> Callable[..., list[Action]]:
-    def build(scene: "Scene", stage: Stage = Stage.LIVE, *, blocked: bool = False, **options: Any) -> list[Action]:
-        wanted = want(scene.job)
-        runs = [each for which, each in wanted.items() if which.kind == "Job"]
-        rights = [each for which, each in wanted.items() if which.kind != "Job"]
-        actions = plan_runs(scene.job, None if blocked else runs, scene.observed, stage, **options)
-        return [*plan_access(rights, scene.observed), *actions]
-
-    return build
+def planned(scene: Scene, stage: Stage = Stage.LIVE, *, blocked: bool = False, **options: Any) -> list[Any]:
+    children = wanted(scene.job)
+    runs = [each for which, each in children.items() if which.kind == "Job"]
+    rights = [each for which, each in children.items() if which.kind != "Job"]
+    actions = plan_runs(scene.job, None if blocked else runs, scene.observed, stage, **options)
+    return [*plan_access(rights, scene.observed), *actions]
 
 
-def drifted(scene: "Scene", which: Ref, change: Manifest) -> "Scene":
+def drifted(scene: Scene, which: Ref, change: Manifest) -> Scene:
     children = tuple(overlay(child, change) if ref(child) == which else child for child in scene.children)
     return replace(scene, children=children)
 
 
-def run_ref(scene: "Scene", role: Role = Role.WORKER) -> Ref:
+def run_ref(scene: Scene, role: Role = Role.WORKER) -> Ref:
     return ref(scene.run(role))
 
 
-def deletion(scene: "Scene", role: Role = Role.WORKER) -> Delete:
+def deletion(scene: Scene, role: Role = Role.WORKER) -> Delete:
     return Delete(run_ref(scene, role), scene.run(role)["metadata"]["uid"])
 
 
-def test_new_job_gets_everything_with_what_pods_need_first(scene: MakeScene, planned: Any) -> None:
+def test_new_job_gets_everything_with_what_pods_need_first() -> None:
     actions = planned(replace(scene(), children=()))
     assert all(isinstance(action, Apply) and action.new for action in actions)
     assert [action.manifest["kind"] for action in actions][-1] == "Job"
 
 
-def test_nothing_is_done_if_all_is_as_desired(scene: MakeScene, planned: Any) -> None:
+def test_nothing_is_done_if_all_is_as_desired() -> None:
     assert planned(scene()) == []
 
 
-def test_additions_of_the_api_server_and_others_are_left_alone(scene: MakeScene, planned: Any) -> None:
+def test_additions_of_the_api_server_and_others_are_left_alone() -> None:
     before = scene()
     for child in before.children:
         before = drifted(before, ref(child), {"metadata": {"labels": {"theirs": "1"}}, "status": {"seen": True}})
     assert planned(before) == []
 
 
-def test_changed_field_is_repaired(scene: MakeScene, planned: Any) -> None:
+def test_changed_field_is_repaired() -> None:
     policy = Ref("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))
     (action,) = planned(drifted(scene(), policy, {"spec": {"policyTypes": ["Ingress"]}}))
     assert isinstance(action, Apply)
     assert (ref(action.manifest), action.new) == (policy, False)
 
 
-def test_field_that_is_no_longer_wanted_is_removed(scene: MakeScene, planned: Any) -> None:
+def test_field_that_is_no_longer_wanted_is_removed() -> None:
     account = Ref("ServiceAccount", names.account("cartpole"))
     (action,) = planned(drifted(scene(), account, {"metadata": {"annotations": {names.APPLIED: "of an earlier one"}}}))
     assert isinstance(action, Apply)
@@ -81,33 +72,31 @@ def test_field_that_is_no_longer_wanted_is_removed(scene: MakeScene, planned: An
 @pytest.mark.parametrize("suspended", [False, True])
 @pytest.mark.parametrize("blocked", [False, True])
 def test_scaling_changes_completions_and_parallelism_together(
-    scene: MakeScene, planned: Any, labels: dict[str, str], suspended: bool, blocked: bool
+    labels: dict[str, str], suspended: bool, blocked: bool
 ) -> None:
     (action,) = planned(scene(workers=2, labels=labels).suspended(suspended).edited(workers=4), blocked=blocked)
     assert action.patch == {"spec": {"completions": 4, "parallelism": 4}}
 
 
-def test_template_of_a_run_is_never_rewritten(scene: MakeScene, planned: Any) -> None:
+def test_template_of_a_run_is_never_rewritten() -> None:
     # The API server refuses it, and a new operator's template may differ.
     before = scene()
     assert planned(drifted(before, run_ref(before), {"spec": {"template": {"spec": {"hostname": "x"}}}})) == []
 
 
 @pytest.mark.parametrize("labels", [{}, QUEUE])
-def test_run_that_another_client_suspends_is_left_alone(scene: MakeScene, planned: Any, labels: dict[str, str]) -> None:
+def test_run_that_another_client_suspends_is_left_alone(labels: dict[str, str]) -> None:
     assert planned(scene(labels=labels).suspended()) == []
 
 
-def test_queue_that_another_client_chose_is_left_alone(scene: MakeScene, planned: Any) -> None:
+def test_queue_that_another_client_chose_is_left_alone() -> None:
     before = scene()
     defaulted = drifted(before, run_ref(before), {"metadata": {"labels": OTHERS}})
     assert planned(defaulted.suspended()) == []
 
 
 @pytest.mark.parametrize(("before", "after"), [(QUEUE, OTHERS), (QUEUE, {}), ({}, QUEUE)])
-def test_other_labels_for_a_scheduler_make_a_new_run(
-    scene: MakeScene, planned: Any, before: dict[str, str], after: dict[str, str]
-) -> None:
+def test_other_labels_for_a_scheduler_make_a_new_run(before: dict[str, str], after: dict[str, str]) -> None:
     first = scene(labels=before)
     created, deleted = planned(replace(first, job=scene(labels=after).job))
     assert {key: value for key, value in created.manifest["metadata"]["labels"].items() if "kueue" in key} == after
@@ -116,7 +105,7 @@ def test_other_labels_for_a_scheduler_make_a_new_run(
 
 @pytest.mark.parametrize("blocked", [False, True])
 @pytest.mark.parametrize("end", ["", "Complete", "Failed"])
-def test_suspended_job_has_no_runs(scene: MakeScene, planned: Any, blocked: bool, end: str) -> None:
+def test_suspended_job_has_no_runs(blocked: bool, end: str) -> None:
     before = scene(learner=LEARNER)
     before = before.ended(end) if end else before
     suspended = before.edited(suspend=True)
@@ -126,7 +115,7 @@ def test_suspended_job_has_no_runs(scene: MakeScene, planned: Any, blocked: bool
     assert planned(without, blocked=blocked) == []
 
 
-def test_changed_template_makes_a_new_run_before_the_old_one_goes(scene: MakeScene, planned: Any) -> None:
+def test_changed_template_makes_a_new_run_before_the_old_one_goes() -> None:
     before = scene(image="a:1")
     created, deleted = planned(before.edited(image="a:2"))
     assert isinstance(created, Apply)
@@ -134,22 +123,22 @@ def test_changed_template_makes_a_new_run_before_the_old_one_goes(scene: MakeSce
     assert run_ref(before) != ref(created.manifest)
 
 
-def test_runs_stay_if_their_successors_cannot_be_built(scene: MakeScene, planned: Any) -> None:
+def test_runs_stay_if_their_successors_cannot_be_built() -> None:
     assert planned(scene(image="a:1").edited(image="a:2"), blocked=True) == []
 
 
-def test_run_in_deletion_is_waited_for(scene: MakeScene, planned: Any) -> None:
+def test_run_in_deletion_is_waited_for() -> None:
     before = scene()
     leaving = {"metadata": {"deletionTimestamp": "2026-11-21T00:00:00Z"}}
     assert planned(drifted(before, run_ref(before), leaving).edited(workers=7)) == []
 
 
-def test_finished_run_is_left_alone(scene: MakeScene, planned: Any) -> None:
+def test_finished_run_is_left_alone() -> None:
     assert planned(scene().ended("Complete").edited(workers=5)) == []
 
 
 @pytest.mark.parametrize("stage", [Stage.COMPLETE, Stage.FAILED])
-def test_runs_of_an_ended_job_stop_and_stay_for_their_logs(scene: MakeScene, planned: Any, stage: Stage) -> None:
+def test_runs_of_an_ended_job_stop_and_stay_for_their_logs(stage: Stage) -> None:
     before = scene(learner=LEARNER).ended("Failed", Role.LEARNER)
     (action,) = planned(before, stage)
     assert action == Change(run_ref(before), {"spec": {"suspend": True}})
@@ -157,23 +146,23 @@ def test_runs_of_an_ended_job_stop_and_stay_for_their_logs(scene: MakeScene, pla
     assert planned(replace(before, children=before.children[:-2]), stage) == []  # and none is created
 
 
-def test_run_of_an_ended_job_that_a_scheduler_would_resume_is_deleted(scene: MakeScene, planned: Any) -> None:
+def test_run_of_an_ended_job_that_a_scheduler_would_resume_is_deleted() -> None:
     before = scene(labels=QUEUE)
     assert planned(before, Stage.FAILED) == [deletion(before)]
     defaulted = drifted(scene(), run_ref(scene()), {"metadata": {"labels": OTHERS}})
     assert planned(defaulted, Stage.FAILED) == [deletion(defaulted)]
 
 
-def test_workers_of_a_complete_job_may_leave_by_themselves(scene: MakeScene, planned: Any) -> None:
+def test_workers_of_a_complete_job_may_leave_by_themselves() -> None:
     assert planned(scene(), Stage.COMPLETE, lingering=True) == []
 
 
-def test_failed_and_stopped_runs_are_deleted_on_a_retry(scene: MakeScene, planned: Any) -> None:
+def test_failed_and_stopped_runs_are_deleted_on_a_retry() -> None:
     before = scene(learner=LEARNER).suspended().ended("Failed", Role.LEARNER)
     deleted = planned(before, Stage.RETRY)
     assert sorted(deleted, key=str) == sorted([deletion(before), deletion(before, Role.LEARNER)], key=str)
 
 
-def test_learner_that_is_no_longer_wanted_is_deleted(scene: MakeScene, planned: Any) -> None:
+def test_learner_that_is_no_longer_wanted_is_deleted() -> None:
     before = scene(learner=LEARNER)
     assert planned(before.edited(learner=None)) == [deletion(before, Role.LEARNER)]

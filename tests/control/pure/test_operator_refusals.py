@@ -1,10 +1,10 @@
 """Why pods cannot be created: the API server is asked only while none comes, because the question is expensive."""
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.control.pure.scene import Scene, scene
 
 from rollfleet_api.times import format_time
 from rollfleet_operator.api import Api
@@ -12,9 +12,6 @@ from rollfleet_operator.cache import Cache
 from rollfleet_operator.cluster_reader import ClusterReader
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.manifest import Manifest
-
-if TYPE_CHECKING:
-    from tests.control.pure.scene import Scene
 
 LEAST_S = 5.0
 QUOTA = 'pods "x" is forbidden: exceeded quota: gpus'
@@ -37,12 +34,12 @@ class Events(Api):
 class Asked:
     """A reader of the cluster, and its memory of the job of a scene."""
 
-    def __init__(self, scene: "Scene") -> None:
+    def __init__(self, scene: Scene) -> None:
         self.scene, self.events, self.cache, self.memory = scene, Events(), Cache(), JobMemory()
         self.memory.source_digest = ""
         self.put(scene)
 
-    def put(self, scene: "Scene") -> None:
+    def put(self, scene: Scene) -> None:
         self.scene = scene
         for version, manifest in enumerate((*scene.children, *scene.pods), start=1):
             if manifest["kind"] in ("Job", "Pod"):
@@ -57,7 +54,7 @@ class Asked:
 
 
 @pytest.fixture
-def asked(scene: Callable[..., "Scene"]) -> Asked:
+def asked() -> Asked:
     return Asked(scene(workers=100))
 
 

@@ -1,14 +1,12 @@
 """Revisions: the changes that restart workers or the learner."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.control.pure.scene import a_job, wanted
 
-from rollfleet_api.job import CollectorJob
 from rollfleet_operator.revision import learner_revision, workers_revision
 
-Job = Callable[..., CollectorJob]
 LEARNER = {"template": {"spec": {"containers": [{"name": "learner", "image": "train:1"}]}}}
 
 
@@ -29,8 +27,8 @@ LEARNER = {"template": {"spec": {"containers": [{"name": "learner", "image": "tr
     ],
     ids=str,
 )
-def test_edit_rolls_the_workers(job: Job, edit: dict[str, Any]) -> None:
-    assert workers_revision(job(**edit)) != workers_revision(job())
+def test_edit_rolls_the_workers(edit: dict[str, Any]) -> None:
+    assert workers_revision(a_job(**edit)) != workers_revision(a_job())
 
 
 @pytest.mark.parametrize(
@@ -51,29 +49,29 @@ def test_edit_rolls_the_workers(job: Job, edit: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_edit_restarts_no_worker(job: Job, edit: dict[str, Any]) -> None:
-    assert workers_revision(job(**edit)) == workers_revision(job())
+def test_edit_restarts_no_worker(edit: dict[str, Any]) -> None:
+    assert workers_revision(a_job(**edit)) == workers_revision(a_job())
 
 
-def test_changed_source_files_roll_the_workers(job: Job) -> None:
-    assert workers_revision(job(), "one") != workers_revision(job(), "other")
+def test_changed_source_files_roll_the_workers() -> None:
+    assert workers_revision(a_job(), "one") != workers_revision(a_job(), "other")
 
 
-def test_scaling_restarts_no_worker_in_mode_sync_either(job: Job) -> None:
+def test_scaling_restarts_no_worker_in_mode_sync_either() -> None:
     # The learner sends each round's steps: no value that a worker reads at its start depends on the number of workers.
-    assert workers_revision(job(mode="Sync", workers=2)) == workers_revision(job(mode="Sync", workers=4))
+    assert workers_revision(a_job(mode="Sync", workers=2)) == workers_revision(a_job(mode="Sync", workers=4))
 
 
-def test_new_operator_restarts_no_pods(job: Job, want: Callable[..., Any]) -> None:
+def test_new_operator_restarts_no_pods() -> None:
     def names(**settings: Any) -> set[str]:
-        return {ref.name for ref in want(job(learner=LEARNER), **settings) if ref.kind == "Job"}
+        return {ref.name for ref in wanted(a_job(learner=LEARNER), **settings) if ref.kind == "Job"}
 
     assert names(worker_image="worker:1") == names(worker_image="worker:2")
 
 
-def test_revisions_stay_what_they_are(job: Job) -> None:
+def test_revisions_stay_what_they_are() -> None:
     # A changed hash would restart all workers of all clusters on the day of an upgrade: it must never happen unnoticed.
-    assert (workers_revision(job()), learner_revision(job(learner=LEARNER))) == ("02e1924d", "9e4b2e9b")
+    assert (workers_revision(a_job()), learner_revision(a_job(learner=LEARNER))) == ("02e1924d", "9e4b2e9b")
 
 
 @pytest.mark.parametrize(
@@ -93,8 +91,8 @@ def test_revisions_stay_what_they_are(job: Job) -> None:
     ],
     ids=str,
 )
-def test_edit_restarts_the_learner(job: Job, edit: dict[str, Any]) -> None:
-    assert learner_revision(job(**{"learner": LEARNER} | edit)) != learner_revision(job(learner=LEARNER))
+def test_edit_restarts_the_learner(edit: dict[str, Any]) -> None:
+    assert learner_revision(a_job(**{"learner": LEARNER} | edit)) != learner_revision(a_job(learner=LEARNER))
 
 
 @pytest.mark.parametrize(
@@ -109,19 +107,20 @@ def test_edit_restarts_the_learner(job: Job, edit: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_edit_reaches_the_learner_that_runs(job: Job, edit: dict[str, Any]) -> None:
+def test_edit_reaches_the_learner_that_runs(edit: dict[str, Any]) -> None:
     spec = {"mode": edit.pop("mode", "Async"), "learner": LEARNER}
-    assert learner_revision(job(**spec | edit)) == learner_revision(job(**spec))
+    assert learner_revision(a_job(**spec | edit)) == learner_revision(a_job(**spec))
 
 
-def test_changed_image_restarts_a_learner_that_takes_it(job: Job) -> None:
+def test_changed_image_restarts_a_learner_that_takes_it() -> None:
     without: Any = {"template": {"spec": {"containers": [{"name": "learner"}]}}}
     bare: Any = {"template": {}}
     for learner in (without, bare):
-        before, after = (learner_revision(job(learner=learner, image=image)) for image in ("a:1", "a:2"))
+        before, after = (learner_revision(a_job(learner=learner, image=image)) for image in ("a:1", "a:2"))
         assert before != after
-        assert learner_revision(job(learner=learner)) not in (before, after)
+        assert learner_revision(a_job(learner=learner)) not in (before, after)
 
 
-def test_image_of_the_workers_restarts_no_learner_with_its_own(job: Job) -> None:
-    assert learner_revision(job(learner=LEARNER, image="a:1")) == learner_revision(job(learner=LEARNER, image="a:2"))
+def test_image_of_the_workers_restarts_no_learner_with_its_own() -> None:
+    before, after = (learner_revision(a_job(learner=LEARNER, image=image)) for image in ("a:1", "a:2"))
+    assert before == after

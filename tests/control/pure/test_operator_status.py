@@ -1,11 +1,11 @@
 """The status of a job."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.control.pure.scene import Scene, scene
 
 from rollfleet_api.messages import LearnerStatus, WorkerState
 from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, Phase, WaitsStatus
@@ -13,15 +13,11 @@ from rollfleet_api.times import format_time
 from rollfleet_operator.problems import Problem
 from rollfleet_operator.status import is_transition, not_reconciled, ours, status
 
-if TYPE_CHECKING:
-    from tests.control.pure.scene import Scene
-
-MakeScene = Callable[..., "Scene"]
 NOW_S = 1_800_000_000.0  # in every scene
 GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 
-def status_of(scene: "Scene", problem: Problem | None = None) -> CollectorJobStatus:
+def status_of(scene: Scene, problem: Problem | None = None) -> CollectorJobStatus:
     return status(replace(scene.snapshot, problem=problem))
 
 
@@ -34,7 +30,7 @@ def holds(found: CollectorJobStatus, kind: str) -> tuple[bool, str]:
     return each.status is ConditionStatus.TRUE, each.reason
 
 
-def collecting(scene: "Scene", *indices: int) -> "Scene":
+def collecting(scene: Scene, *indices: int) -> Scene:
     return scene.running(*indices).with_heartbeats(*(scene.beat(index) for index in indices))
 
 
@@ -50,7 +46,7 @@ def learner(**fields: Any) -> LearnerStatus:
     return LearnerStatus(**{**usual, "mean_return": None, "lag": 1, "time_s": NOW_S, **fields})
 
 
-def test_returns_and_waits_are_those_of_the_heartbeats(scene: MakeScene) -> None:
+def test_returns_and_waits_are_those_of_the_heartbeats() -> None:
     found = scene().running(0, 1)
     workers = [found.beat(0, waited_for_space_s=1.9, waited_for_weights_s=7.0), found.beat(1, waited_for_space_s=2.5)]
     now = status_of(found.with_heartbeats(*workers, learner=learner(mean_return=-142.4567, episodes=77, waited_s=3.7)))
@@ -61,7 +57,7 @@ def test_returns_and_waits_are_those_of_the_heartbeats(scene: MakeScene) -> None
 
 
 @pytest.mark.parametrize("value", [inf, -inf, nan, 1e300])
-def test_returns_and_waits_that_are_no_numbers_of_json_are_left_out(scene: MakeScene, value: float) -> None:
+def test_returns_and_waits_that_are_no_numbers_of_json_are_left_out(value: float) -> None:
     found = scene().running(0)
     beat = found.beat(0, waited_for_space_s=value)
     now = status_of(found.with_heartbeats(beat, learner=learner(mean_return=value, waited_s=value)))
@@ -69,7 +65,7 @@ def test_returns_and_waits_that_are_no_numbers_of_json_are_left_out(scene: MakeS
     assert now.waits == WaitsStatus()
 
 
-def test_worker_is_ready_when_it_runs_and_reports(scene: MakeScene) -> None:
+def test_worker_is_ready_when_it_runs_and_reports() -> None:
     assert status_of(scene().running(0, 1)).workers.ready == 0
     assert status_of(collecting(scene(), 0, 1)).workers.ready == 2
     assert holds(status_of(collecting(scene(), 0, 1)), "Ready") == (True, "AllWorkersReady")
@@ -87,41 +83,41 @@ def test_worker_is_ready_when_it_runs_and_reports(scene: MakeScene) -> None:
     ],
     ids=["starting", "failed", "silent", "from the future", "infinity", "nan"],
 )
-def test_worker_that_is_starting_failed_or_silent_is_not_ready(scene: MakeScene, beat: dict[str, Any]) -> None:
+def test_worker_that_is_starting_failed_or_silent_is_not_ready(beat: dict[str, Any]) -> None:
     found = scene().running(0, 1)
     found = found.with_heartbeats(found.beat(0), found.beat(1, **beat))
     assert status_of(found).workers.ready == 1
     assert condition(status_of(found), "Ready").message == "1 of 2 workers run and report"
 
 
-def test_heartbeat_of_the_pod_before_does_not_make_the_new_one_ready(scene: MakeScene) -> None:
+def test_heartbeat_of_the_pod_before_does_not_make_the_new_one_ready() -> None:
     found = scene().pod(0, age_s=0.0, phase="Running", containerStatuses=[{"name": "w", "state": {"running": {}}}])
     assert status_of(found.with_heartbeats(found.beat(0))).workers.ready == 0
 
 
-def test_leaving_worker_does_not_count(scene: MakeScene) -> None:
+def test_leaving_worker_does_not_count() -> None:
     found = scene(resources={"gpu": {"count": 1}}).running(0, 1).deleted()
     now = status_of(found.with_heartbeats(found.beat(0), found.beat(1)))
     assert (now.workers.ready, now.gpus) == (1, 1)
 
 
-def test_counters_are_the_learners(scene: MakeScene) -> None:
+def test_counters_are_the_learners() -> None:
     found = collecting(scene(), 0, 1)
     now = status(replace(found.with_heartbeats(learner=learner()).snapshot, frames_per_second=123.456))
     assert (now.frames, now.frames_per_second, now.published_version, now.applied_version) == (640, 123.5, 9, 8)
     assert (now.batches.delivered, now.batches.dropped) == (10, 2)
 
 
-def test_counters_stay_when_heartbeats_stop(scene: MakeScene) -> None:
+def test_counters_stay_when_heartbeats_stop() -> None:
     assert status_of(scene().with_heartbeats(learner=learner()).later(10).with_heartbeats()).frames == 640
 
 
-def test_gpus_are_those_of_running_workers(scene: MakeScene) -> None:
+def test_gpus_are_those_of_running_workers() -> None:
     found = scene(resources={"gpu": {"count": 2}}).running(0).unplaced(1, why=GPU)
     assert status_of(found).gpus == 2
 
 
-def test_selector_finds_the_workers(scene: MakeScene) -> None:
+def test_selector_finds_the_workers() -> None:
     labels = scene().run()["spec"]["template"]["metadata"]["labels"]
     wanted = dict(pair.split("=") for pair in str(status_of(scene()).selector).split(","))
     assert wanted.items() <= labels.items()
@@ -135,12 +131,12 @@ def test_selector_finds_the_workers(scene: MakeScene) -> None:
         (WorkerState.WAITING_FOR_LEARNER, "WaitingForLearner"),
     ],
 )
-def test_progressing_condition_shows_the_workers_activity(scene: MakeScene, state: WorkerState, reason: str) -> None:
+def test_progressing_condition_shows_the_workers_activity(state: WorkerState, reason: str) -> None:
     found = scene().running(0)
     assert holds(status_of(found.with_heartbeats(found.beat(0, state=state))), "Progressing") == (True, reason)
 
 
-def test_missing_gpu_is_named(scene: MakeScene) -> None:
+def test_missing_gpu_is_named() -> None:
     found = status_of(scene(resources={"gpu": {"count": 9}}).unplaced(0, why=GPU))
     assert holds(found, "Degraded") == (True, "InsufficientDevices")
     assert condition(found, "Degraded").message == f"worker 0 waits for a node with 9 nvidia.com/gpu: {GPU}"
@@ -159,7 +155,7 @@ def test_missing_gpu_is_named(scene: MakeScene) -> None:
         ("problem", "the API server refuses: jobs.batch is forbidden", "Forbidden"),
     ],
 )
-def test_words_of_the_cluster_become_a_reason(scene: MakeScene, fact: str, message: str, reason: str) -> None:
+def test_words_of_the_cluster_become_a_reason(fact: str, message: str, reason: str) -> None:
     found, problem = scene(), Problem(reason, message) if fact == "problem" else None
     if fact == "unplaced":
         found = found.unplaced(0, why=message)
@@ -171,7 +167,7 @@ def test_words_of_the_cluster_become_a_reason(scene: MakeScene, fact: str, messa
     assert message in condition(now, "Degraded").message
 
 
-def test_an_image_is_missing_in_the_same_words_while_the_kubelet_waits(scene: MakeScene) -> None:
+def test_an_image_is_missing_in_the_same_words_while_the_kubelet_waits() -> None:
     tries = scene().waiting(0, reason="ErrImagePull", message="registry/x:1: not found")
     message = 'Back-off pulling image "registry/x:1": ErrImagePull: registry/x:1: not found'
     waits = scene().waiting(0, reason="ImagePullBackOff", message=message)
@@ -179,7 +175,7 @@ def test_an_image_is_missing_in_the_same_words_while_the_kubelet_waits(scene: Ma
     assert messages == ["worker 0 has no image: registry/x:1: not found"] * 2
 
 
-def test_crash_is_reported_with_the_last_line_of_the_log_until_the_worker_is_back(scene: MakeScene) -> None:
+def test_crash_is_reported_with_the_last_line_of_the_log_until_the_worker_is_back() -> None:
     found = scene().crashed(1, log="a\nRuntimeError: simulator lost\n\n")
     assert holds(status_of(found), "Degraded") == (True, "WorkerCrashed")
     assert status_of(found).last_error == "worker 1 ended with code 1: RuntimeError: simulator lost"
@@ -188,7 +184,7 @@ def test_crash_is_reported_with_the_last_line_of_the_log_until_the_worker_is_bac
     assert status_of(back).last_error == "worker 1 ended with code 1: RuntimeError: simulator lost"
 
 
-def test_error_of_whitespace_is_none(scene: MakeScene) -> None:
+def test_error_of_whitespace_is_none() -> None:
     found = scene().running(0).crashed(1, log=" \n")
     assert status_of(found.with_heartbeats(found.beat(0, error=" \n \t"))).last_error == (
         "worker 1 ended with code 1: Error"
@@ -196,7 +192,7 @@ def test_error_of_whitespace_is_none(scene: MakeScene) -> None:
     assert status_of(found.with_heartbeats(found.beat(0, error="a\nb: c\n \n"))).last_error == "worker 0: b: c"
 
 
-def test_long_messages_are_clipped(scene: MakeScene) -> None:
+def test_long_messages_are_clipped() -> None:
     long = "x" * 33_000
     found = scene().crashed(1, log=long).ended("Failed", message=long)
     now = status_of(found.with_heartbeats(found.beat(0, error=long)), Problem("Invalid", long))
@@ -204,18 +200,27 @@ def test_long_messages_are_clipped(scene: MakeScene) -> None:
     assert len(condition(now, "Failed").message) == len(now.last_error or "") == 1024
 
 
-def test_error_of_the_operator_is_reported_once_and_keeps_all_else(scene: MakeScene) -> None:
-    before = status_of(scene().running(0))
-    now = not_reconciled(before.model_dump(mode="json", by_alias=True), 1, "OperatorError", "x" * 33_000, NOW_S)
+@pytest.mark.parametrize(
+    ("reason", "message", "shown", "progressing"),
+    [
+        ("OperatorError", "x" * 33_000, "x" * 1023 + "…", (True, "Starting")),
+        ("Invalid", "spec.env: missing", "spec.env: missing", (False, "Invalid")),
+    ],
+    ids=["error of the operator", "invalid job"],
+)
+def test_job_that_cannot_be_reconciled_reports_it_once_and_keeps_its_counters(
+    reason: str, message: str, shown: str, progressing: tuple[bool, str]
+) -> None:
+    before = status_of(scene().running(0)).model_copy(update={"frames": 7})
+    now = not_reconciled(before.model_dump(mode="json", by_alias=True), 2, reason, message, NOW_S)
     assert now is not None
-    assert holds(now, "Degraded") == (True, "OperatorError")
-    assert holds(now, "Progressing") == holds(before, "Progressing")
-    assert (
-        not_reconciled(now.model_dump(mode="json", by_alias=True), 1, "OperatorError", "x" * 33_000, NOW_S + 60) is None
-    )
+    assert (holds(now, "Degraded"), holds(now, "Progressing")) == ((True, reason), progressing)
+    assert condition(now, "Degraded").message == shown
+    assert (now.frames, now.observed_generation) == (7, 2)
+    assert not_reconciled(now.model_dump(mode="json", by_alias=True), 2, reason, message, NOW_S + 60) is None
 
 
-def test_suspended_job_reports_it_and_wants_no_workers(scene: MakeScene) -> None:
+def test_suspended_job_reports_it_and_wants_no_workers() -> None:
     found = status_of(collecting(scene(), 0, 1).edited(suspend=True))
     assert (found.phase, found.workers.desired, found.workers.ready) == (Phase.SUSPENDED, 0, 0)
     assert holds(found, "Suspended") == (True, "Suspended")
@@ -223,54 +228,41 @@ def test_suspended_job_reports_it_and_wants_no_workers(scene: MakeScene) -> None
     assert holds(found, "Progressing") == (False, "Suspended")
 
 
-def test_job_in_kueues_queue_reports_it(scene: MakeScene) -> None:
+def test_job_in_kueues_queue_reports_it() -> None:
     found = scene(labels={"kueue.x-k8s.io/queue-name": "gpus"})
     found.run()["spec"]["suspend"] = True
     assert holds(status_of(found), "Suspended") == (True, "Queued")
     assert holds(status_of(found), "Progressing") == (False, "Queued")
 
 
-def test_old_workers_that_are_leaving_count_no_more(scene: MakeScene) -> None:
+def test_old_workers_that_are_leaving_count_no_more() -> None:
     rolled = collecting(scene(image="a:1"), 0, 1).edited(image="a:2")
     assert status_of(rolled).workers.ready == 0
     assert holds(status_of(rolled), "Progressing") == (True, "Rolling")
 
 
-def test_end_has_a_time_that_stays(scene: MakeScene) -> None:
+def test_end_has_a_time_that_stays() -> None:
     failed = scene().crashed(code=2).ended("Failed")
     when = format_time(failed.now_s)
     assert (status_of(failed).phase, status_of(failed).completion_time) == (Phase.FAILED, when)
     assert status_of(failed.later(500)).completion_time == when
 
 
-def test_transition_has_its_time(scene: MakeScene) -> None:
+def test_transition_has_its_time() -> None:
     early = scene()
     late = collecting(early.later(100), 0, 1)
     assert condition(status_of(late), "Ready").last_transition_time == format_time(late.now_s)
     assert condition(status_of(late), "Complete").last_transition_time == format_time(early.now_s)
 
 
-def test_another_number_is_no_transition_and_another_condition_is(scene: MakeScene) -> None:
+def test_another_number_is_no_transition_and_another_condition_is() -> None:
     found = status_of(collecting(scene(), 0, 1))
     assert not is_transition(found, found.model_copy(update={"frames": 5}))
     assert is_transition(None, found)
     assert is_transition(status_of(scene()), found)
 
 
-def test_conditions_of_other_controllers_are_left_out(scene: MakeScene) -> None:
+def test_conditions_of_other_controllers_are_left_out() -> None:
     found = status_of(scene())
     theirs = Condition(type="Theirs", status=ConditionStatus.TRUE)
     assert ours(found.model_copy(update={"conditions": [theirs, *found.conditions]})) == found
-
-
-def test_invalid_job_reports_it_once_and_keeps_its_counters(scene: MakeScene) -> None:
-    before = status_of(scene()).model_copy(update={"frames": 7})
-    now = not_reconciled(before.model_dump(mode="json", by_alias=True), 2, "Invalid", "spec.env: missing", NOW_S)
-    assert now is not None
-    assert holds(now, "Degraded") == (True, "Invalid")
-    assert condition(now, "Degraded").message == "spec.env: missing"
-    assert (now.frames, now.observed_generation) == (7, 2)
-    assert (
-        not_reconciled(now.model_dump(mode="json", by_alias=True), 2, "Invalid", "spec.env: missing", NOW_S + 60)
-        is None
-    )

@@ -1,11 +1,11 @@
 """When a job goes on, is complete, has failed, or is tried again."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.control.pure.nats_in_memory import NatsInMemory
+from tests.control.pure.scene import scene
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerPhase, LearnerStatus
@@ -17,10 +17,6 @@ from rollfleet_operator.jobs_on_nats import JobsOnNats
 from rollfleet_operator.nats_port import Heartbeats, JobKey
 from rollfleet_operator.verdict import Stage, left_early
 
-if TYPE_CHECKING:
-    from tests.control.pure.scene import Scene
-
-MakeScene = Callable[..., "Scene"]
 LEARNER: dict[str, Any] = {"template": {}}
 GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: 0/1 nodes are available."
 
@@ -29,22 +25,22 @@ def learned(frames: int) -> LearnerStatus:
     return LearnerStatus(session=1, version=3, applied_version=2, frames=frames, batches=9, lag=1)
 
 
-def test_job_is_live_by_default(scene: MakeScene) -> None:
+def test_job_is_live_by_default() -> None:
     assert scene().running(0, 1).verdict.stage is Stage.LIVE
 
 
-def test_job_is_complete_when_its_frames_are_taken(scene: MakeScene) -> None:
+def test_job_is_complete_when_its_frames_are_taken() -> None:
     found = scene(collect={"totalFrames": 100})
     assert found.with_heartbeats(learner=learned(99)).verdict.stage is Stage.LIVE
     assert found.with_heartbeats(learner=learned(100)).verdict.stage is Stage.COMPLETE
 
 
-def test_endless_job_is_complete_when_its_learner_completes_it(scene: MakeScene) -> None:
+def test_endless_job_is_complete_when_its_learner_completes_it() -> None:
     assert scene().with_heartbeats(phase=LearnerPhase.RUN).verdict.stage is Stage.LIVE
     assert scene().with_heartbeats(phase=LearnerPhase.COMPLETE).verdict.stage is Stage.COMPLETE
 
 
-def test_exit_codes_of_zero_do_not_complete_a_job_without_its_learners_word(scene: MakeScene) -> None:
+def test_exit_codes_of_zero_do_not_complete_a_job_without_its_learners_word() -> None:
     left = scene().ended("Complete")
     assert left.verdict.stage is Stage.LIVE
     assert left.with_heartbeats(phase=LearnerPhase.RUN).verdict.stage is Stage.LIVE
@@ -52,34 +48,34 @@ def test_exit_codes_of_zero_do_not_complete_a_job_without_its_learners_word(scen
     assert left_early(left.job, left.observed, left.heartbeats) is not None
 
 
-def test_workers_that_leave_at_the_learners_word_have_not_left_early(scene: MakeScene) -> None:
+def test_workers_that_leave_at_the_learners_word_have_not_left_early() -> None:
     found = scene(learner=LEARNER).ended("Complete").with_heartbeats(phase=LearnerPhase.COMPLETE)
     assert found.verdict.stage is Stage.LIVE  # the learner's pod saves its results
     assert left_early(found.job, found.observed, found.heartbeats) is None
 
 
-def test_learner_of_the_job_may_save_its_results_after_the_last_frame(scene: MakeScene) -> None:
+def test_learner_of_the_job_may_save_its_results_after_the_last_frame() -> None:
     found = scene(learner=LEARNER, collect={"totalFrames": 100})
     found = found.with_heartbeats(learner=learned(100), phase=LearnerPhase.COMPLETE).ended("Complete")
     assert found.verdict.stage is Stage.LIVE
     assert found.ended("Complete", Role.LEARNER).verdict.stage is Stage.COMPLETE
 
 
-def test_job_fails_with_a_worker_that_has_used_up_its_restarts(scene: MakeScene) -> None:
+def test_job_fails_with_a_worker_that_has_used_up_its_restarts() -> None:
     found = scene(failure={"maxRestartsPerWorker": 3}).crashed(1, log="Traceback:\nValueError: no such level\n")
     verdict = found.ended("Failed", reason="MaxFailedIndexesExceeded").verdict
     assert (verdict.stage, verdict.reason) == (Stage.FAILED, "TooManyRestarts")
     assert verdict.message == "after 3 restarts worker 1 ended with code 1: ValueError: no such level"
 
 
-def test_crashes_over_many_days_end_no_job(scene: MakeScene) -> None:
+def test_crashes_over_many_days_end_no_job() -> None:
     found = scene()
     for day in range(30):
         found = found.crashed(1, ago_s=day * 86400)
     assert found.verdict.stage is Stage.LIVE
 
 
-def test_crashes_in_a_row_end_the_job(scene: MakeScene) -> None:
+def test_crashes_in_a_row_end_the_job() -> None:
     found = scene(failure={"maxRestartsPerWorker": 3})
     for minute in (40, 30, 20):
         found = found.crashed(1, ago_s=60 * minute)
@@ -89,22 +85,22 @@ def test_crashes_in_a_row_end_the_job(scene: MakeScene) -> None:
     assert verdict.message == "after 3 restarts worker 1 ended with code 1: no level"
 
 
-def test_crash_of_a_worker_without_restarts_ends_the_job(scene: MakeScene) -> None:
+def test_crash_of_a_worker_without_restarts_ends_the_job() -> None:
     assert scene(failure={"maxRestartsPerWorker": 0}).crashed(1, ago_s=1e6).verdict.stage is Stage.FAILED
 
 
-def test_crashes_in_a_row_end_a_job_with_its_learner(scene: MakeScene) -> None:
+def test_crashes_in_a_row_end_a_job_with_its_learner() -> None:
     found = scene(learner=LEARNER, failure={"maxRestartsPerWorker": 1}).crashed(role=Role.LEARNER, ago_s=60)
     assert found.verdict.stage is Stage.LIVE
     assert found.crashed(role=Role.LEARNER).verdict.reason == "LearnerFailed"
 
 
 @pytest.mark.parametrize("code", [3, 4, 143])
-def test_end_that_is_no_failure_uses_up_no_restart(scene: MakeScene, code: int) -> None:
+def test_end_that_is_no_failure_uses_up_no_restart(code: int) -> None:
     assert scene(failure={"maxRestartsPerWorker": 0}).crashed(1, code=code).verdict.stage is Stage.LIVE
 
 
-def test_crashes_before_a_failure_do_not_count_again(scene: MakeScene) -> None:
+def test_crashes_before_a_failure_do_not_count_again() -> None:
     failed = scene(failure={"maxRestartsPerWorker": 0}).crashed(1).later(1)
     assert failed.verdict.stage is Stage.FAILED
     again = failed.edited(workers=3).later(10)
@@ -112,59 +108,59 @@ def test_crashes_before_a_failure_do_not_count_again(scene: MakeScene) -> None:
     assert again.later(1).crashed(1, ago_s=0).verdict.stage is Stage.FAILED
 
 
-def test_job_fails_at_once_with_a_worker_that_would_fail_again(scene: MakeScene) -> None:
+def test_job_fails_at_once_with_a_worker_that_would_fail_again() -> None:
     found = scene().crashed(0, code=2, log="no environment `CartPole-v9`").ended("Failed")
     assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, "WorkerFailed")
     assert "no environment `CartPole-v9`" in found.verdict.message
 
 
-def test_error_of_a_worker_that_would_fail_again_comes_first(scene: MakeScene) -> None:
+def test_error_of_a_worker_that_would_fail_again_comes_first() -> None:
     found = scene().crashed(0, code=2, log="...").ended("Failed")
     result = found.beat(0, fatal=True, error="env: no environment `X-v9`")
     assert found.with_heartbeats(result).verdict.message == "worker 0: env: no environment `X-v9`"
 
 
-def test_job_fails_with_its_learner(scene: MakeScene) -> None:
+def test_job_fails_with_its_learner() -> None:
     found = scene(learner=LEARNER).crashed(role=Role.LEARNER, log="NaN in the loss").ended("Failed", Role.LEARNER)
     assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, "LearnerFailed")
     assert "NaN in the loss" in found.verdict.message
 
 
 @pytest.mark.parametrize(("age_s", "stage"), [(599, Stage.LIVE), (600, Stage.FAILED)])
-def test_pod_that_waits_too_long_for_a_node_fails_the_job(scene: MakeScene, age_s: float, stage: Stage) -> None:
+def test_pod_that_waits_too_long_for_a_node_fails_the_job(age_s: float, stage: Stage) -> None:
     assert scene().running(0).unplaced(1, why=GPU, age_s=age_s).verdict.stage is stage
 
 
 @pytest.mark.parametrize(("ago_s", "stage"), [(599, Stage.LIVE), (601, Stage.FAILED)])
-def test_pod_on_a_node_has_the_deadline_again_to_start(scene: MakeScene, ago_s: float, stage: Stage) -> None:
+def test_pod_on_a_node_has_the_deadline_again_to_start(ago_s: float, stage: Stage) -> None:
     before = scene()
     placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": format_time(before.now_s - ago_s)}
     assert before.pod(1, age_s=1190, phase="Pending", conditions=[placed]).verdict.stage is stage
 
 
-def test_deadline_names_what_was_missing(scene: MakeScene) -> None:
+def test_deadline_names_what_was_missing() -> None:
     found = scene(resources={"gpu": {"count": 1}}).unplaced(1, why=GPU, age_s=601).verdict
     assert found.reason == "InsufficientDevices"
     assert "worker 1 waits for a node with 1 nvidia.com/gpu" in found.message
 
 
-def test_deadline_of_zero_is_no_limit(scene: MakeScene) -> None:
+def test_deadline_of_zero_is_no_limit() -> None:
     found = scene(failure={"pendingDeadlineSeconds": 0}).unplaced(1, why=GPU, age_s=1e6)
     assert found.verdict.stage is Stage.LIVE
 
 
-def test_suspended_job_has_no_deadline(scene: MakeScene) -> None:
+def test_suspended_job_has_no_deadline() -> None:
     assert scene().unplaced(1, why=GPU, age_s=601).edited(suspend=True).verdict.stage is Stage.LIVE
 
 
-def test_pods_that_are_refused_for_too_long_fail_the_job(scene: MakeScene) -> None:
+def test_pods_that_are_refused_for_too_long_fail_the_job() -> None:
     found = scene().refusing_pods('pods "x" is forbidden: exceeded quota: gpus')
     assert found.verdict.stage is Stage.LIVE
     assert found.later(599).verdict.stage is Stage.LIVE
     assert (found.later(601).verdict.stage, found.later(601).verdict.reason) == (Stage.FAILED, "QuotaExceeded")
 
 
-def test_worker_that_loses_its_node_in_mid_run_fails_no_job(scene: MakeScene) -> None:
+def test_worker_that_loses_its_node_in_mid_run_fails_no_job() -> None:
     found = scene().running(0, 1)
     ready = found.with_heartbeats(found.beat(0), found.beat(1)).later(10_000)
     lost = replace(ready, pods=ready.pods[:1]).unplaced(1, why=GPU, age_s=5000)
@@ -172,7 +168,7 @@ def test_worker_that_loses_its_node_in_mid_run_fails_no_job(scene: MakeScene) ->
     assert lost.refusing_pods("exceeded quota: gpus").later(5000).verdict.stage is Stage.LIVE
 
 
-def test_deadline_counts_again_after_a_failure(scene: MakeScene) -> None:
+def test_deadline_counts_again_after_a_failure() -> None:
     found = scene().running(0, 1)
     ready = found.with_heartbeats(found.beat(0), found.beat(1)).later(100)
     again = ready.ended("Failed").later(100).edited(image="mended:2").later(100).with_children().later(100)
@@ -180,26 +176,26 @@ def test_deadline_counts_again_after_a_failure(scene: MakeScene) -> None:
     assert replace(again, pods=()).unplaced(1, why=GPU, age_s=0).later(601).verdict.stage is Stage.FAILED
 
 
-def test_complete_stays_complete_whatever_is_observed_later(scene: MakeScene) -> None:
+def test_complete_stays_complete_whatever_is_observed_later() -> None:
     found = scene().with_heartbeats(phase=LearnerPhase.COMPLETE).later(60)
     assert found.with_heartbeats().verdict.stage is Stage.COMPLETE
     assert found.with_heartbeats().ended("Failed").edited(workers=3).verdict.stage is Stage.COMPLETE
 
 
-def test_failed_stays_failed_until_the_spec_changes(scene: MakeScene) -> None:
+def test_failed_stays_failed_until_the_spec_changes() -> None:
     failed = scene().crashed(code=2).ended("Failed").later(60)
     assert failed.verdict.stage is Stage.FAILED
     assert failed.edited(image="mended:2").verdict.stage is Stage.RETRY
 
 
-def test_failure_stays_in_the_status_until_the_failed_run_is_deleted(scene: MakeScene) -> None:
+def test_failure_stays_in_the_status_until_the_failed_run_is_deleted() -> None:
     # Else a run that is still seen, because the cache lags, would be taken for a new failure.
     edited = scene().crashed(code=2).ended("Failed").later(60).edited(image="mended:2")
     assert edited.later(1).verdict.stage is Stage.RETRY
     assert edited.later(1).with_children().verdict.stage is Stage.LIVE
 
 
-def test_wait_before_a_failure_does_not_count_again(scene: MakeScene) -> None:
+def test_wait_before_a_failure_does_not_count_again() -> None:
     failed = scene().unplaced(1, why=GPU, age_s=601).later(1)
     assert failed.verdict.stage is Stage.FAILED
     again = failed.edited(failure={"pendingDeadlineSeconds": 300}).later(10)
@@ -207,7 +203,7 @@ def test_wait_before_a_failure_does_not_count_again(scene: MakeScene) -> None:
     assert again.later(300).verdict.stage is Stage.FAILED
 
 
-def test_a_job_fails_when_no_learner_has_sent_a_heartbeat_in_time(scene: MakeScene) -> None:
+def test_a_job_fails_when_no_learner_has_sent_a_heartbeat_in_time() -> None:
     found = scene(failure={"learnerTimeoutSeconds": 60})
     alive = replace(learned(9), time_s=found.now_s - 59)
     assert found.with_heartbeats(learner=alive).verdict.stage is Stage.LIVE
@@ -217,7 +213,7 @@ def test_a_job_fails_when_no_learner_has_sent_a_heartbeat_in_time(scene: MakeSce
 
 
 @pytest.mark.parametrize("queue", [{}, {"kueue.x-k8s.io/queue-name": "gpus"}])
-def test_learner_that_is_suspended_with_its_job_is_not_gone(scene: MakeScene, queue: dict[str, str]) -> None:
+def test_learner_that_is_suspended_with_its_job_is_not_gone(queue: dict[str, str]) -> None:
     found = scene(labels=queue, failure={"learnerTimeoutSeconds": 60}, learner={"template": {}})
     found = found.with_heartbeats(learner=replace(learned(9), time_s=found.now_s)).later(1)
     waits = (found.suspended() if queue else found.edited(suspend=True)).later(3600)
@@ -227,7 +223,7 @@ def test_learner_that_is_suspended_with_its_job_is_not_gone(scene: MakeScene, qu
     assert resumed.later(2).verdict.reason == "LearnerGone"
 
 
-def test_learner_outside_that_is_gone_ends_a_job_in_a_queue(scene: MakeScene) -> None:
+def test_learner_outside_that_is_gone_ends_a_job_in_a_queue() -> None:
     found = scene(labels={"kueue.x-k8s.io/queue-name": "gpus"}, failure={"learnerTimeoutSeconds": 60})
     found = found.with_heartbeats(learner=replace(learned(9), time_s=found.now_s))
     waits = found.suspended().later(58)
@@ -236,16 +232,14 @@ def test_learner_outside_that_is_gone_ends_a_job_in_a_queue(scene: MakeScene) ->
 
 
 @pytest.mark.parametrize(("age_s", "stage"), [(59, Stage.LIVE), (60, Stage.FAILED)])
-def test_a_job_fails_when_no_learner_has_ever_come_in_time(scene: MakeScene, age_s: float, stage: Stage) -> None:
+def test_a_job_fails_when_no_learner_has_ever_come_in_time(age_s: float, stage: Stage) -> None:
     found = scene(failure={"learnerTimeoutSeconds": 60})
     metadata = found.job.metadata.model_copy(update={"creation_timestamp": format_time(found.now_s - age_s)})
     assert replace(found, job=found.job.model_copy(update={"metadata": metadata})).verdict.stage is stage
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["same-operator", "next-operator"])
-async def test_a_learner_is_not_gone_while_nats_is_silent_nor_when_it_answers_again(
-    scene: MakeScene, known: bool
-) -> None:
+async def test_a_learner_is_not_gone_while_nats_is_silent_nor_when_it_answers_again(known: bool) -> None:
     found, nats, memory = scene(failure={"learnerTimeoutSeconds": 60}), NatsInMemory(), OnNats()
     nats.beats[JobKey("lab", "cartpole")] = Heartbeats(learner=replace(learned(9), time_s=found.now_s))
 
@@ -264,7 +258,7 @@ async def test_a_learner_is_not_gone_while_nats_is_silent_nor_when_it_answers_ag
     assert await stage_after(3665) is Stage.FAILED
 
 
-async def test_only_a_learner_that_is_gone_fails_its_job_while_nats_has_no_space_for_an_edit(scene: MakeScene) -> None:
+async def test_only_a_learner_that_is_gone_fails_its_job_while_nats_has_no_space_for_an_edit() -> None:
     found, nats, memory = scene(failure={"learnerTimeoutSeconds": 60}), NatsInMemory(), OnNats()
 
     async def refuse(_: CollectorJob) -> None:

@@ -1,54 +1,41 @@
 """The workers' Kubernetes Job."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.control.pure.scene import a_job, wanted
 
-from rollfleet_api.job import CollectorJob
 from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH, MAX_WORKER_INDEX_DIGITS
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.errors import TemplateInvalid
-from rollfleet_operator.manifest import Manifest, Ref
-
-Job = Callable[..., CollectorJob]
-Want = Callable[..., dict[Ref, Manifest]]
+from rollfleet_operator.manifest import Manifest
 
 
-@pytest.fixture
-def workers(job: Job, want: Want) -> Callable[..., Any]:
-    def build(**spec: Any) -> Manifest:
-        runs = [each for ref, each in want(job(**spec)).items() if ref.kind == "Job"]
-        return next(run for run in runs if run["metadata"]["labels"][names.ROLE] == Role.WORKER)
-
-    return build
+def workers(**spec: Any) -> Any:
+    runs = [each for ref, each in wanted(a_job(**spec)).items() if ref.kind == "Job"]
+    return next(run for run in runs if run["metadata"]["labels"][names.ROLE] == Role.WORKER)
 
 
-@pytest.fixture
-def container(workers: Callable[..., Any]) -> Callable[..., Any]:
-    def build(**spec: Any) -> Manifest:
-        containers: list[Manifest] = workers(**spec)["spec"]["template"]["spec"]["containers"]
-        return containers[0]
-
-    return build
+def container(**spec: Any) -> Any:
+    return workers(**spec)["spec"]["template"]["spec"]["containers"][0]
 
 
 def variables(container: Manifest) -> dict[str, str]:
     return {each["name"]: each.get("value", "") for each in container["env"]}
 
 
-def test_workers_are_one_indexed_job(workers: Any) -> None:
+def test_workers_are_one_indexed_job() -> None:
     spec = workers(workers=3)["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
 
 
-def test_permanent_failure_ends_all_workers_and_restarts_are_counted_by_the_operator(workers: Any) -> None:
+def test_permanent_failure_ends_all_workers_and_restarts_are_counted_by_the_operator() -> None:
     spec = workers(failure={"maxRestartsPerWorker": 4})["spec"]
     assert (spec["backoffLimitPerIndex"], spec["maxFailedIndexes"]) == (2**31 - 1, 0)
 
 
-def test_disruptions_and_deletions_cost_no_restart_and_permanent_failures_get_none(workers: Any) -> None:
+def test_disruptions_and_deletions_cost_no_restart_and_permanent_failures_get_none() -> None:
     rules = workers()["spec"]["podFailurePolicy"]["rules"]
     assert [(rule["action"], rule.get("onExitCodes", {}).get("values")) for rule in rules] == [
         ("Ignore", None),
@@ -58,7 +45,7 @@ def test_disruptions_and_deletions_cost_no_restart_and_permanent_failures_get_no
     assert rules[0]["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
 
 
-def test_gpus_are_requested_and_limited_and_left_to_the_device_plugin(container: Any) -> None:
+def test_gpus_are_requested_and_limited_and_left_to_the_device_plugin() -> None:
     created = container(resources={"gpu": {"count": 2}, "requests": {"cpu": "4"}, "limits": {"memory": "8Gi"}})
     assert created["resources"] == {
         "requests": {"cpu": "4", "nvidia.com/gpu": "2"},
@@ -67,12 +54,12 @@ def test_gpus_are_requested_and_limited_and_left_to_the_device_plugin(container:
     assert not variables(created).keys() & {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
 
 
-def test_gpu_slice_is_requested_by_its_own_name(container: Any) -> None:
+def test_gpu_slice_is_requested_by_its_own_name() -> None:
     created = container(resources={"gpu": {"count": 1, "resource": "nvidia.com/mig-1g.10gb"}})
     assert created["resources"]["limits"] == {"nvidia.com/mig-1g.10gb": "1"}
 
 
-def test_gpus_are_hidden_from_pods_that_request_none(container: Any) -> None:
+def test_gpus_are_hidden_from_pods_that_request_none() -> None:
     hidden = variables(container())
     assert (hidden["NVIDIA_VISIBLE_DEVICES"], hidden["CUDA_VISIBLE_DEVICES"]) == ("void", "")
 
@@ -85,11 +72,11 @@ def test_gpus_are_hidden_from_pods_that_request_none(container: Any) -> None:
     ],
     ids=["claim", "own limit"],
 )
-def test_devices_requested_by_the_template_are_not_hidden(container: Any, template: Any) -> None:
+def test_devices_requested_by_the_template_are_not_hidden(template: Any) -> None:
     assert "CUDA_VISIBLE_DEVICES" not in variables(container(template=template))
 
 
-def test_users_template_is_merged_over_the_operators(workers: Any) -> None:
+def test_users_template_is_merged_over_the_operators() -> None:
     written = {
         "metadata": {"labels": {"team": "rl"}, "annotations": {"note": "mine"}},
         "spec": {
@@ -129,13 +116,13 @@ def test_users_template_is_merged_over_the_operators(workers: Any) -> None:
     ],
     ids=str,
 )
-def test_null_part_of_a_template_is_nothing(workers: Any, template: Any) -> None:
+def test_null_part_of_a_template_is_nothing(template: Any) -> None:
     pod = workers(template=template)["spec"]["template"]
     assert pod["metadata"]["labels"][names.JOB] == "cartpole"
     assert (pod["spec"]["containers"][0]["name"], pod["spec"]["restartPolicy"]) == ("worker", "Never")
 
 
-def test_scratch_space_is_limited_and_a_template_may_raise_the_limit(workers: Any) -> None:
+def test_scratch_space_is_limited_and_a_template_may_raise_the_limit() -> None:
     more = {"name": "shm", "emptyDir": {"sizeLimit": "64Gi"}}
     volumes = workers(template={"spec": {"volumes": [more]}})["spec"]["template"]["spec"]["volumes"]
     assert {each["name"]: each["emptyDir"] for each in volumes if "emptyDir" in each} == {
@@ -144,13 +131,13 @@ def test_scratch_space_is_limited_and_a_template_may_raise_the_limit(workers: An
     }
 
 
-def test_null_in_a_template_removes_a_field_of_the_operator(workers: Any) -> None:
+def test_null_in_a_template_removes_a_field_of_the_operator() -> None:
     spec = workers(template={"spec": {"securityContext": {"runAsUser": None}}})["spec"]["template"]["spec"]
     assert "runAsUser" not in spec["securityContext"]
     assert spec["securityContext"]["runAsNonRoot"] is True
 
 
-def test_template_cannot_change_what_the_operator_needs(workers: Any) -> None:
+def test_template_cannot_change_what_the_operator_needs() -> None:
     written = {"metadata": {"labels": {names.JOB: "other"}}, "spec": {"restartPolicy": "OnFailure"}}
     template = workers(template=written)["spec"]["template"]
     assert template["metadata"]["labels"][names.JOB] == "cartpole"
@@ -174,12 +161,12 @@ def test_template_cannot_change_what_the_operator_needs(workers: Any) -> None:
     ],
     ids=str,
 )
-def test_template_of_another_form_is_refused_with_a_reason(workers: Any, written: Any) -> None:
+def test_template_of_another_form_is_refused_with_a_reason(written: Any) -> None:
     with pytest.raises(TemplateInvalid, match="template"):
         workers(template=written)
 
 
-def test_source_is_mounted_and_put_on_the_import_path(workers: Any) -> None:
+def test_source_is_mounted_and_put_on_the_import_path() -> None:
     spec = workers(source={"configMap": "my-code"})["spec"]["template"]["spec"]
     (volume,) = [each for each in spec["volumes"] if each["name"] == "source"]
     (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "source"]
@@ -187,13 +174,13 @@ def test_source_is_mounted_and_put_on_the_import_path(workers: Any) -> None:
     assert variables(spec["containers"][0])["PYTHONPATH"] == mount["mountPath"]
 
 
-def test_pods_have_no_access_to_the_api_server(workers: Any) -> None:
+def test_pods_have_no_access_to_the_api_server() -> None:
     spec = workers()["spec"]["template"]["spec"]
     assert spec["automountServiceAccountToken"] is False
     assert spec["serviceAccountName"] == names.account("cartpole")
 
 
-def test_longest_name_fits_into_a_host_name(workers: Any) -> None:
+def test_longest_name_fits_into_a_host_name() -> None:
     run = workers(name="x" * MAX_NAME_LENGTH)["metadata"]["name"]
     assert len(run) + len("-") + MAX_WORKER_INDEX_DIGITS == MAX_LABEL_LENGTH
 
@@ -204,7 +191,7 @@ def test_name_of_a_run_is_parsed_back(role: Role) -> None:
     assert names.Workload.parse(str(name)) == name
 
 
-def test_labels_for_a_scheduler_are_passed_on_and_it_suspends(workers: Any) -> None:
+def test_labels_for_a_scheduler_are_passed_on_and_it_suspends() -> None:
     run = workers(labels={"kueue.x-k8s.io/queue-name": "gpus", "kueue.x-k8s.io/priority-class": "p", "team": "rl"})
     assert run["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
     assert run["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] == "p"

@@ -5,19 +5,15 @@ import base64
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from tests.control.kubernetes import OTHER, OTHER_TOKEN
+from tests.control.kubernetes import OTHER, OTHER_TOKEN, ApiServer
 
 from rollfleet_operator.api import Api
 from rollfleet_operator.errors import ApiError
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats.bootstrap import ensure_keys, installation_id
 from rollfleet_operator.nats.trust import new_keys
-
-if TYPE_CHECKING:
-    from tests.control.kubernetes import ApiServer
 
 NOW_S = 1_800_000_000
 NAME = "rollfleet-nats-keys"
@@ -26,7 +22,7 @@ NAME = "rollfleet-nats-keys"
 class Secret:
     """The Secret that the chart makes: without content."""
 
-    def __init__(self, server: "ApiServer", folder: Path) -> None:
+    def __init__(self, server: ApiServer, folder: Path) -> None:
         self._server, self.folder = server, folder
         self.namespace = f"keys-{uuid.uuid4().hex[:8]}"
         server.call(server.api._request("POST", "/api/v1/namespaces", body={"metadata": {"name": self.namespace}}))
@@ -62,7 +58,7 @@ class Secret:
 
 
 @pytest.fixture
-def secret(api_server: "ApiServer", tmp_path: Path) -> Secret:
+def secret(api_server: ApiServer, tmp_path: Path) -> Secret:
     return Secret(api_server, tmp_path)
 
 
@@ -100,17 +96,17 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces"
 
 
 @pytest.fixture
-def namespace(api_server: "ApiServer") -> str:
+def namespace(api_server: ApiServer) -> str:
     name = f"installation-{uuid.uuid4().hex[:8]}"
     post(api_server, "/api/v1/namespaces", {"metadata": {"name": name}})
     return name
 
 
-def post(server: "ApiServer", path: str, body: Mapping[str, object]) -> None:
+def post(server: ApiServer, path: str, body: Mapping[str, object]) -> None:
     server.call(server.api._request("POST", path, body=dict(body)))
 
 
-def as_operator(server: "ApiServer", namespace: str) -> str:
+def as_operator(server: ApiServer, namespace: str) -> str:
     async def ask() -> str:
         async with Api(lambda: server.login(OTHER_TOKEN)) as api:
             return await installation_id(api, namespace, "rollfleet")
@@ -118,7 +114,7 @@ def as_operator(server: "ApiServer", namespace: str) -> str:
     return server.call(ask())
 
 
-def test_id_is_of_the_namespace_and_needs_a_right_for_it_alone(api_server: "ApiServer", namespace: str) -> None:
+def test_id_is_of_the_namespace_and_needs_a_right_for_it_alone(api_server: ApiServer, namespace: str) -> None:
     rule = {"apiGroups": [""], "resources": ["namespaces"], "resourceNames": [namespace], "verbs": ["get"]}
     post(api_server, f"{RBAC}/{namespace}/roles", {"metadata": {"name": "installation"}, "rules": [rule]})
     group = "rbac.authorization.k8s.io"
@@ -134,7 +130,7 @@ def test_id_is_of_the_namespace_and_needs_a_right_for_it_alone(api_server: "ApiS
 
 
 def test_without_the_right_there_is_no_id(
-    api_server: "ApiServer", namespace: str, caplog: pytest.LogCaptureFixture
+    api_server: ApiServer, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert as_operator(api_server, namespace) == ""
     assert "set the chart's `operator.installation`" in caplog.text

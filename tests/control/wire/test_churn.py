@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.api.job_data import job_data
+from tests.control.kubernetes import ApiServer
+from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 from tests.waiting import wait_until
 
 import rollfleet
@@ -26,10 +28,6 @@ from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.nats_port import JobKey
-
-if TYPE_CHECKING:
-    from tests.control.kubernetes import ApiServer
-    from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -57,7 +55,7 @@ def seconds_to_answer(url: str) -> float:
 
 
 @contextmanager
-def training(site: "Site", job: CollectorJob) -> Iterator[list[float]]:
+def training(site: Site, job: CollectorJob) -> Iterator[list[float]]:
     """A worker and a learner of a job, in threads; yields the times of the learner's batches."""
     times: list[float] = []
     learner = site.address(job, Role.LEARNER)
@@ -88,7 +86,7 @@ def training(site: "Site", job: CollectorJob) -> Iterator[list[float]]:
 
 
 async def test_fifty_jobs_come_and_go_beside_one_that_trains(
-    server: "ApiServer", operator: "subprocess.Popen[bytes]", nats_server: "NatsInJwtMode", site: "Site", tmp_path: Path
+    server: ApiServer, operator: "subprocess.Popen[bytes]", nats_server: NatsInJwtMode, site: Site, tmp_path: Path
 ) -> None:
     async def call(work: Any) -> Any:
         return await asyncio.wrap_future(server.begin(work))

@@ -1,35 +1,21 @@
 """What every `NatsPort` does, in memory and on a real server: the operator's tests rest on the first."""
 
-from typing import TYPE_CHECKING
-
 import pytest
+from tests.api.job_data import job_data
 from tests.control.pure.nats_in_memory import NatsInMemory
+from tests.control.wire.jwt_nats import Site
 
-from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.nats_port import Heartbeats, JobKey, NatsPort
-
-if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import Site
 
 KEY = JobKey("lab", "cartpole")
 
 
 def a_job(uid: str = "uid-1") -> CollectorJob:
-    return parse_job(
-        {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": {"namespace": KEY.namespace, "name": KEY.name, "uid": uid},
-            "spec": {
-                "env": {"id": "CartPole-v1"},
-                "policy": {"random": {}},
-                "collect": {"framesPerBatch": 8},
-                "delivery": {"maxBytes": "4Mi"},
-            },
-        }
-    )
+    metadata = {"namespace": KEY.namespace, "name": KEY.name, "uid": uid}
+    return parse_job(job_data(metadata, policy={"random": {}}, delivery={"maxBytes": "4Mi"}))
 
 
 @pytest.fixture(params=["memory", "nats"])

@@ -1,6 +1,6 @@
 """When the operator makes other credentials, and which keys they come from. No server, no clock."""
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.api.job_data import job_data
@@ -17,9 +17,6 @@ from rollfleet_operator.nats.tokens import Kind, Signer, TokenInvalid, read_cred
 from rollfleet_operator.nats.trust import new_keys, secret_files, trust_configuration
 from rollfleet_operator.nats.users import Validity, issued_at, role_credentials
 from rollfleet_operator.settings import SettingsInvalid
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEYS_A, KEYS_B = new_keys(b"a" * 32), new_keys(b"b" * 32)
 NOW_S = 1_800_000_000
@@ -119,7 +116,7 @@ def test_a_seed_of_another_kind_is_refused() -> None:
             Signer.from_seed(text)
 
 
-def test_error_of_settings_names_the_missing_one(tmp_path: "Path") -> None:
+def test_error_of_settings_names_the_missing_one(tmp_path: Path) -> None:
     with pytest.raises(SettingsInvalid, match="ROLLFLEET_NATS_URL"):
         NatsSettings.read({})
     variables = {"ROLLFLEET_NATS_URL": "nats://nats:4222", KEYS: str(tmp_path)}
@@ -133,7 +130,7 @@ def test_error_of_settings_names_the_missing_one(tmp_path: "Path") -> None:
         NatsSettings.read(variables)
 
 
-def test_settings_are_read_from_files(tmp_path: "Path") -> None:
+def test_settings_are_read_from_files(tmp_path: Path) -> None:
     (tmp_path / "operator.seed").write_text(KEYS_A.operator.seed + "\n")
     (tmp_path / "ca.crt").write_text("certificate")
     variables = {

@@ -5,9 +5,9 @@ import threading
 import urllib.request
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 from tests.waiting import wait_until
 
 import rollfleet
@@ -18,15 +18,12 @@ from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.permissions import Role
 from rollfleet_operator.nats_port import JobKey
 
-if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import NatsInJwtMode, Site
-
 JOBS = 50
 STATE_BYTES = 4 << 20
 FORGOTTEN_S = 2.0  # NATS trusts its memory of an account for a second
 
 
-def folders(nats_server: "NatsInJwtMode") -> list[Path]:
+def folders(nats_server: NatsInJwtMode) -> list[Path]:
     """The folders of accounts, each of which a full health check looks up."""
     return list((nats_server.folder / "jetstream/jetstream").iterdir())
 
@@ -36,7 +33,7 @@ def answer(url: str) -> int:
         return int(answered.status)
 
 
-async def test_nats_looks_for_no_account_of_fifty_deleted_jobs(nats_server: "NatsInJwtMode", site: "Site") -> None:
+async def test_nats_looks_for_no_account_of_fifty_deleted_jobs(nats_server: NatsInJwtMode, site: Site) -> None:
     nats = site.nats_with(state_bytes=STATE_BYTES)
     jobs = [site.job(f"job-{index}", uid=f"uid-{index}") for index in range(JOBS)]
     stays = site.job("stays")
@@ -57,7 +54,7 @@ async def test_nats_looks_for_no_account_of_fifty_deleted_jobs(nats_server: "Nat
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_deleted_jobs_take_little_memory_of_nats(nats_server: "NatsInJwtMode", site: "Site") -> None:
+async def test_deleted_jobs_take_little_memory_of_nats(nats_server: NatsInJwtMode, site: Site) -> None:
     """NATS forgets no account before it restarts."""
     jobs, each_kib = 1000, 40
 
@@ -72,7 +69,7 @@ async def test_deleted_jobs_take_little_memory_of_nats(nats_server: "NatsInJwtMo
     assert (nats_server.peak_mib - before) << 10 < jobs * each_kib
 
 
-async def test_a_job_that_comes_again_within_the_second_of_its_deletion_has_its_account(site: "Site") -> None:
+async def test_a_job_that_comes_again_within_the_second_of_its_deletion_has_its_account(site: Site) -> None:
     job = site.job()
     key = JobKey(job.metadata.namespace, job.metadata.name)
     for _ in range(3):  # the token of an account has its time of issue in seconds
@@ -83,7 +80,7 @@ async def test_a_job_that_comes_again_within_the_second_of_its_deletion_has_its_
 
 
 async def test_everyone_sees_that_a_job_was_deleted(
-    site: "Site", monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The account goes with the job: NATS ends all connections, and takes none."""
     monkeypatch.setattr(presence, "DELETED_AFTER_S", 1.0)

@@ -3,9 +3,9 @@
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 
 from rollfleet_api.address import URL
 from rollfleet_api.permissions import Role
@@ -20,15 +20,12 @@ from rollfleet_operator.nats.trust import SEED_FILE, SYSTEM_CREDENTIALS_FILE
 from rollfleet_operator.nats.users import administrator
 from rollfleet_operator.nats_port import JobKey
 
-if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import NatsInJwtMode, Site
-
 OURS = Signer.of(Kind.OPERATOR, b"o" * 32)
 SOMEBODY = Signer.of(Kind.ACCOUNT, b"s" * 32)
 
 
 @pytest.fixture
-def settings(nats_server: "NatsInJwtMode", tmp_path: Path) -> NatsSettings:
+def settings(nats_server: NatsInJwtMode, tmp_path: Path) -> NatsSettings:
     """As the chart mounts them: a signing key of their operator, a user of their system account."""
     theirs, system = nats_server.keys.operator, nats_server.keys.system_account()
     claims: Claims = {"type": "operator", "system_account": system.public, "signing_keys": [OURS.public]}
@@ -46,7 +43,7 @@ def settings(nats_server: "NatsInJwtMode", tmp_path: Path) -> NatsSettings:
     return NatsSettings.read({URL: nats_server.url, KEYS: str(folder)})
 
 
-async def test_jobs_run_and_objects_of_others_are_left_alone(settings: NatsSettings, site: "Site") -> None:
+async def test_jobs_run_and_objects_of_others_are_left_alone(settings: NatsSettings, site: Site) -> None:
     theirs = site.server.keys
     system = Connection(settings.server, own_user(theirs.system_account()), "theirs")
     registry = AccountRegistry(system, theirs)
@@ -71,7 +68,7 @@ async def test_jobs_run_and_objects_of_others_are_left_alone(settings: NatsSetti
 
 
 async def test_another_account_of_the_same_nats_reads_and_writes_nothing_of_a_job(
-    settings: NatsSettings, site: "Site"
+    settings: NatsSettings, site: Site
 ) -> None:
     nats, job = NatsOnServer(settings), site.job()
     await nats.provision(job)

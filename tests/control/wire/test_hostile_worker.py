@@ -5,11 +5,10 @@ import json
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.attacks import ATTACKS, LARGE, Attack
-from tests.control.wire.jwt_nats import PENDING_BYTES
+from tests.control.wire.jwt_nats import PENDING_BYTES, NatsInJwtMode, Site
 from tests.sdk.nats.numbered_batches import META, fragment
 
 import rollfleet
@@ -19,9 +18,6 @@ from rollfleet_api.address import Address
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
-
-if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 
 MOST_MIB = 400  # of the server's memory
 STATE_BYTES = 32 << 20
@@ -37,7 +33,7 @@ def memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def job_beside(site: "Site") -> AsyncIterator[CollectorJob]:
+async def job_beside(site: Site) -> AsyncIterator[CollectorJob]:
     """A job whose batches flow, one after the other, all the time, and without a gap."""
     job = site.job("beside", mode="Async")
     nats = site.nats_with(state_bytes=STATE_BYTES)
@@ -73,7 +69,7 @@ def deliver(
         transport.close()
 
 
-async def does_its_worst(site: "Site", job: CollectorJob, attack: Attack, times: int) -> None:
+async def does_its_worst(site: Site, job: CollectorJob, attack: Attack, times: int) -> None:
     async with site.guest(job, Role.WORKER) as worker:
         for number in range(times):
             await attack(worker.client, subjects_of(job), number)
@@ -82,14 +78,14 @@ async def does_its_worst(site: "Site", job: CollectorJob, attack: Attack, times:
         await worker.flush()
 
 
-async def most_messages(site: "Site", job: CollectorJob) -> int:
+async def most_messages(site: Site, job: CollectorJob) -> int:
     async with site.administrator(subjects_of(job)) as client:
         return max(stream.state.messages for stream in await client.jsm().streams_info())
 
 
 @pytest.mark.parametrize(("attack", "times"), ATTACKS, ids=[attack.__name__ for attack, _ in ATTACKS])
 async def test_one_worker_takes_little_of_the_server_and_nothing_of_another_job(
-    attack: Attack, times: int, nats_server: "NatsInJwtMode", site: "Site"
+    attack: Attack, times: int, nats_server: NatsInJwtMode, site: Site
 ) -> None:
     job, nats = site.job(), site.nats_with(state_bytes=STATE_BYTES)
     await nats.provision(job)
@@ -101,7 +97,7 @@ async def test_one_worker_takes_little_of_the_server_and_nothing_of_another_job(
     assert nats_server.stored_mib < MOST_STORED_MIB
 
 
-async def ask_and_read_nothing(site: "Site", job: CollectorJob, connections: int) -> None:
+async def ask_and_read_nothing(site: Site, job: CollectorJob, connections: int) -> None:
     """Ask for a large message again and again, on several connections, until the server ends them."""
     subjects = subjects_of(job)
     request, body = subjects.state_get, json.dumps({"last_by_subj": subjects.lease(0)}).encode()
@@ -122,7 +118,7 @@ async def ask_and_read_nothing(site: "Site", job: CollectorJob, connections: int
                 await site.stored(job, subjects.spec)  # a round trip
 
 
-async def test_replies_that_no_one_reads_are_bounded(nats_server: "NatsInJwtMode", site: "Site") -> None:
+async def test_replies_that_no_one_reads_are_bounded(nats_server: NatsInJwtMode, site: Site) -> None:
     job, nats = site.job(), site.nats_with(state_bytes=STATE_BYTES)
     await nats.provision(job)
     async with job_beside(site):

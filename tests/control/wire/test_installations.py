@@ -1,8 +1,7 @@
 """Two installations with one signing key on one NATS: neither touches the jobs of the other."""
 
-from typing import TYPE_CHECKING
-
 import pytest
+from tests.control.wire.jwt_nats import Site
 
 from rollfleet_api.messages import Control, LearnerPhase, pack
 from rollfleet_api.permissions import Role
@@ -11,14 +10,11 @@ from rollfleet_operator.apply import problem_of
 from rollfleet_operator.errors import OwnedElsewhere
 from rollfleet_operator.nats_port import JobKey
 
-if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import Site
-
 KEY = JobKey("default", "a")
 CONTROL = Control(session=1, phase=LearnerPhase.COMPLETE, round=0, version=3)
 
 
-async def test_jobs_of_another_installation_are_no_orphans_and_are_left_alone(site: "Site") -> None:
+async def test_jobs_of_another_installation_are_no_orphans_and_are_left_alone(site: Site) -> None:
     production, development = (site.nats_with(installation=name) for name in ("production", "development"))
     job = site.job()
     await production.provision(job)
@@ -32,9 +28,7 @@ async def test_jobs_of_another_installation_are_no_orphans_and_are_left_alone(si
 
 
 @pytest.mark.parametrize("uid", ["uid-1", "uid-2"], ids=["a restored cluster", "another cluster"])
-async def test_job_of_a_name_that_another_installation_has_is_refused_and_learns_nothing(
-    site: "Site", uid: str
-) -> None:
+async def test_job_of_a_name_that_another_installation_has_is_refused_and_learns_nothing(site: Site, uid: str) -> None:
     production, development = (site.nats_with(installation=name) for name in ("production", "development"))
     theirs, ours = site.job(uid="uid-1"), site.job(uid=uid)
     await production.provision(theirs)
@@ -51,7 +45,7 @@ async def test_job_of_a_name_that_another_installation_has_is_refused_and_learns
         await nats.close()
 
 
-async def test_accounts_without_an_id_are_adopted_by_their_job_and_never_orphans(site: "Site") -> None:
+async def test_accounts_without_an_id_are_adopted_by_their_job_and_never_orphans(site: Site) -> None:
     job, other = site.job(), site.job("other")
     for each in (job, other):
         await site.nats.provision(each)

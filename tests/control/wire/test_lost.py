@@ -4,9 +4,10 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pytest
+from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 
 from rollfleet.nats.link import Link
 from rollfleet_api.job import CollectorJob
@@ -15,28 +16,25 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
 from rollfleet_operator.errors import NatsUnavailable
 
-if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import NatsInJwtMode, Site
-
 T = TypeVar("T")
 LEASE = Lease(incarnation=4, host="node-1", pid=7)
 CONTROL = Control(session=6, phase=LearnerPhase.RUN, round=11, version=9)
 LEARNER = LearnerStatus(session=6, version=9, applied_version=8, frames=640, batches=10, time_s=1.0)
 
 
-def lose_everything(nats_server: "NatsInJwtMode") -> None:
+def lose_everything(nats_server: NatsInJwtMode) -> None:
     nats_server.kill()
     nats_server.start_again(empty=True)
 
 
-async def noticed(site: "Site", job: CollectorJob) -> None:
+async def noticed(site: Site, job: CollectorJob) -> None:
     """Wait until the operator has noticed that it hears nothing of the job."""
     async with asyncio.timeout(10):
         while await hears(site, job):
             await blocking(lambda: time.sleep(0.01))
 
 
-async def hears(site: "Site", job: CollectorJob) -> bool:
+async def hears(site: Site, job: CollectorJob) -> bool:
     try:
         await site.nats.heartbeats(job)
     except NatsUnavailable:
@@ -44,7 +42,7 @@ async def hears(site: "Site", job: CollectorJob) -> bool:
     return True
 
 
-async def running(site: "Site") -> CollectorJob:
+async def running(site: Site) -> CollectorJob:
     """A job of which the operator has heard: some of it was there before it listened, the rest came afterwards."""
     job = await site.start(workers=2)
     subjects = subjects_of(job)
@@ -57,7 +55,7 @@ async def running(site: "Site") -> CollectorJob:
     return job
 
 
-async def test_lost_state_for_restarting_processes_is_restored(nats_server: "NatsInJwtMode", site: "Site") -> None:
+async def test_lost_state_for_restarting_processes_is_restored(nats_server: NatsInJwtMode, site: Site) -> None:
     job = await running(site)
     subjects = subjects_of(job)
     for _ in range(2):
@@ -69,7 +67,7 @@ async def test_lost_state_for_restarting_processes_is_restored(nats_server: "Nat
         assert (await site.nats.heartbeats(job)).learner == LEARNER
 
 
-async def test_message_from_before_the_restore_is_kept(nats_server: "NatsInJwtMode", site: "Site") -> None:
+async def test_message_from_before_the_restore_is_kept(nats_server: NatsInJwtMode, site: Site) -> None:
     job = await running(site)
     lose_everything(nats_server)
     other = site.nats_with()  # of an operator that has heard nothing
@@ -81,7 +79,7 @@ async def test_message_from_before_the_restore_is_kept(nats_server: "NatsInJwtMo
     assert await site.stored(job, subjects_of(job).control) == pack(newer)
 
 
-async def test_later_job_of_the_same_name_gets_nothing_of_the_first(nats_server: "NatsInJwtMode", site: "Site") -> None:
+async def test_later_job_of_the_same_name_gets_nothing_of_the_first(nats_server: NatsInJwtMode, site: Site) -> None:
     first = await running(site)
     lose_everything(nats_server)
     await noticed(site, first)
@@ -91,7 +89,7 @@ async def test_later_job_of_the_same_name_gets_nothing_of_the_first(nats_server:
     assert not (await site.nats.heartbeats(second)).learner
 
 
-async def test_lost_streams_of_an_existing_account_are_recreated(nats_server: "NatsInJwtMode", site: "Site") -> None:
+async def test_lost_streams_of_an_existing_account_are_recreated(nats_server: NatsInJwtMode, site: Site) -> None:
     job = await site.start(delivery={"maxBytes": "4Mi", "storage": "Memory"})
     await site.speak(job, Role.LEARNER, {subjects_of(job).control: CONTROL})
     assert (await site.nats.heartbeats(job)).control == CONTROL
@@ -105,7 +103,7 @@ async def test_lost_streams_of_an_existing_account_are_recreated(nats_server: "N
 
 @pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER])  # those that store anything
 async def test_refused_processes_continue_when_the_accounts_are_back(
-    role: Role, nats_server: "NatsInJwtMode", site: "Site"
+    role: Role, nats_server: NatsInJwtMode, site: Site
 ) -> None:
     job = site.job()
     subjects = subjects_of(job)

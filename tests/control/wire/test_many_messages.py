@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.control.wire.jwt_nats import Site
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Answer, Lease, WorkerState, WorkerStatus, pack
@@ -16,9 +16,6 @@ from rollfleet_api.streams import subjects_of
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats import heartbeat_listener
 from rollfleet_operator.nats_port import Heartbeats, JobKey
-
-if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import Site
 
 WORKERS = 300
 MOST_BYTES = 1 << 18  # of 36 MiB that are sent
@@ -31,7 +28,7 @@ def failed(worker: int) -> WorkerStatus:
     return WorkerStatus(worker=worker, incarnation=0, state=WorkerState.FAILED, error=ERROR, time_s=time.time())
 
 
-async def heard(site: "Site", job: CollectorJob, enough: Callable[[Heartbeats], bool]) -> Heartbeats:
+async def heard(site: Site, job: CollectorJob, enough: Callable[[Heartbeats], bool]) -> Heartbeats:
     async with asyncio.timeout(30):
         while True:
             with suppress(NatsUnavailable):  # NATS cuts off a connection that is too slow
@@ -40,7 +37,7 @@ async def heard(site: "Site", job: CollectorJob, enough: Callable[[Heartbeats], 
             await site.stored(job, subjects_of(job).spec)  # a round trip: they are on their way
 
 
-async def begin(site: "Site", job: CollectorJob, *, leases: bool = False) -> None:
+async def begin(site: Site, job: CollectorJob, *, leases: bool = False) -> None:
     """Provision a job, and send a heartbeat of each of its workers, with its lease or without."""
     await site.nats.provision(job)
     await site.nats.heartbeats(job)
@@ -53,7 +50,7 @@ async def begin(site: "Site", job: CollectorJob, *, leases: bool = False) -> Non
     await site.speak(job, Role.WORKER, sent)
 
 
-async def test_heartbeats_of_many_workers_on_paper_take_little_memory(site: "Site") -> None:
+async def test_heartbeats_of_many_workers_on_paper_take_little_memory(site: Site) -> None:
     job = await site.start(workers=WORKERS, delivery={"maxBytes": "64Mi"})
     subjects = subjects_of(job)
     await site.nats.heartbeats(job)
@@ -73,7 +70,7 @@ async def test_heartbeats_of_many_workers_on_paper_take_little_memory(site: "Sit
     assert site.nats.dropped_messages >= WORKERS
 
 
-async def test_answers_to_the_learner_are_not_kept(site: "Site") -> None:
+async def test_answers_to_the_learner_are_not_kept(site: Site) -> None:
     job = await site.start(workers=2)
     await site.nats.heartbeats(job)
     subjects, large = subjects_of(job), Answer(number=1, result="x" * 60_000)
@@ -83,7 +80,7 @@ async def test_answers_to_the_learner_are_not_kept(site: "Site") -> None:
     assert [status.answer for status in found.workers.values()] == [None, None]
 
 
-async def test_messages_of_invented_workers_are_dropped_and_counted(site: "Site") -> None:
+async def test_messages_of_invented_workers_are_dropped_and_counted(site: Site) -> None:
     job = await site.start(workers=2)
     await site.nats.heartbeats(job)
     subjects = subjects_of(job)
@@ -94,7 +91,7 @@ async def test_messages_of_invented_workers_are_dropped_and_counted(site: "Site"
     assert site.nats.dropped_messages >= len(beats)  # what was stored comes again when it is asked for
 
 
-async def test_large_job_takes_no_place_from_a_small_one(site: "Site", monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_job_takes_no_place_from_a_small_one(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat_listener, "MOST_MESSAGES", 20)
     monkeypatch.setattr(heartbeat_listener, "MESSAGES_OF_JOB", 4)
     large, small = site.job("large", workers=50), site.job("small", workers=2)
@@ -107,7 +104,7 @@ async def test_large_job_takes_no_place_from_a_small_one(site: "Site", monkeypat
     assert site.nats._connections.messages.kept == 4
 
 
-async def test_largest_job_leaves_place_for_a_large_one(site: "Site", monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_largest_job_leaves_place_for_a_large_one(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat_listener, "MOST_MESSAGES", 200)
     monkeypatch.setattr(heartbeat_listener, "MESSAGES_OF_JOB", 4)
     largest, large = site.job("largest", workers=300), site.job("large", workers=40)

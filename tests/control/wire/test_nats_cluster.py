@@ -4,11 +4,10 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.attacks import ATTACKS
-from tests.control.wire.jwt_nats import NatsInJwtMode
+from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 from tests.ports import free_ports
 
 from rollfleet_api.job import CollectorJob
@@ -17,9 +16,6 @@ from rollfleet_api.streams import subjects_of
 from rollfleet_operator.errors import NatsFull, NatsUnavailable
 from rollfleet_operator.nats.trust import new_keys
 from rollfleet_operator.nats_port import JobKey
-
-if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import Site
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +46,7 @@ def nats_server(servers: list[NatsInJwtMode]) -> NatsInJwtMode:
     return servers[0]
 
 
-async def provision(site: "Site", job: CollectorJob) -> None:
+async def provision(site: Site, job: CollectorJob) -> None:
     """Create the job's streams, as soon as the servers have found each other."""
     while True:
         try:
@@ -61,7 +57,7 @@ async def provision(site: "Site", job: CollectorJob) -> None:
             continue
 
 
-async def refusal(site: "Site", job: CollectorJob) -> str:
+async def refusal(site: Site, job: CollectorJob) -> str:
     """Return why there is no space for a job: servers learn within seconds what the others have reserved."""
     while True:
         try:
@@ -74,7 +70,7 @@ async def refusal(site: "Site", job: CollectorJob) -> str:
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-async def test_replicated_job_reserves_its_space_once_on_each_server(site: "Site", replicas: int) -> None:
+async def test_replicated_job_reserves_its_space_once_on_each_server(site: Site, replicas: int) -> None:
     await provision(site, site.job("first", delivery={"replicas": 3}))
     why = await refusal(site, site.job("second", delivery={"replicas": replicas}))
     assert "no suitable peers for placement, insufficient storage" in why
@@ -82,7 +78,7 @@ async def test_replicated_job_reserves_its_space_once_on_each_server(site: "Site
 
 
 async def test_hostile_worker_of_a_replicated_job_takes_little_of_each_server(
-    site: "Site", servers: list[NatsInJwtMode]
+    site: Site, servers: list[NatsInJwtMode]
 ) -> None:
     await provision(site, job := site.job(delivery={"replicas": 3, "maxBytes": "4Mi"}))
     async with site.guest(job, Role.WORKER) as worker:

@@ -4,10 +4,10 @@ import asyncio
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from nats.js.errors import APIError
+from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerStatus
@@ -16,20 +16,17 @@ from rollfleet_api.streams import subjects_of
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats_port import JobKey
 
-if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import NatsInJwtMode, Site
-
 WORKER = WorkerStatus(worker=1, incarnation=0)
 LEARNER = LearnerStatus(session=1, version=3, applied_version=2, frames=64, batches=2, time_s=1.0)
 CONTROL = Control(session=1, phase=LearnerPhase.RUN, round=0, version=3)
 
 
-async def stream_names(site: "Site", job: CollectorJob) -> set[str | None]:
+async def stream_names(site: Site, job: CollectorJob) -> set[str | None]:
     async with site.administrator(subjects_of(job)) as client:
         return {stream.config.name for stream in await client.jsm().streams_info()}
 
 
-async def test_a_job_gets_its_streams_and_its_spec(site: "Site") -> None:
+async def test_a_job_gets_its_streams_and_its_spec(site: Site) -> None:
     job = await site.start()
     subjects = subjects_of(job)
     assert await stream_names(site, job) == {subjects.state_stream, subjects.batches_stream}
@@ -37,14 +34,14 @@ async def test_a_job_gets_its_streams_and_its_spec(site: "Site") -> None:
     assert await site.nats.provisioned() == {JobKey("default", "a")}
 
 
-async def test_job_with_reserved_space_may_change(site: "Site") -> None:
+async def test_job_with_reserved_space_may_change(site: Site) -> None:
     delivery = {"maxBytes": "2500Mi"}  # twice of it is more than there is
     await site.nats.provision(site.job(delivery=delivery))
     await site.nats.provision(site.job(delivery=delivery | {"maxBatchesAhead": 2}, workers=3))
 
 
 @pytest.mark.parametrize(("first", "then"), [("Block", "DropOldest"), ("DropOldest", "Block")])
-async def test_whenfull_may_change(site: "Site", first: str, then: str) -> None:
+async def test_whenfull_may_change(site: Site, first: str, then: str) -> None:
     for when in (first, then):
         job = await site.start(delivery={"maxBytes": "4Mi", "whenFull": when})
     async with site.administrator(subjects_of(job)) as client:
@@ -54,7 +51,7 @@ async def test_whenfull_may_change(site: "Site", first: str, then: str) -> None:
 
 @pytest.mark.parametrize("storage", ["File", "Memory"])
 async def test_small_job_with_most_batches_ahead_is_not_held_up_by_the_number_of_messages(
-    site: "Site", storage: str
+    site: Site, storage: str
 ) -> None:
     job = await site.start(workers=4, delivery={"maxBytes": "8Mi", "maxBatchesAhead": 1024, "storage": storage})
     subjects = subjects_of(job)
@@ -67,7 +64,7 @@ async def test_small_job_with_most_batches_ahead_is_not_held_up_by_the_number_of
             await stream.publish(subjects.batch_chunk(0, 0), b"")
 
 
-async def test_provisioning_again_changes_nothing(site: "Site") -> None:
+async def test_provisioning_again_changes_nothing(site: Site) -> None:
     job = await site.start()
     async with site.guest(job, Role.WORKER) as worker:
         heard = await worker.client.subscribe(subjects_of(job).spec)
@@ -81,7 +78,7 @@ async def test_provisioning_again_changes_nothing(site: "Site") -> None:
         assert worker.client.is_connected
 
 
-async def test_job_changes_reach_its_streams_and_workers_stay_connected(site: "Site") -> None:
+async def test_job_changes_reach_its_streams_and_workers_stay_connected(site: Site) -> None:
     before = site.job(workers=1)
     await site.nats.provision(before)
     async with site.guest(before, Role.WORKER) as worker:
@@ -97,7 +94,7 @@ async def test_job_changes_reach_its_streams_and_workers_stay_connected(site: "S
 
 
 async def test_a_server_that_starts_next_knows_its_jobs_and_what_was_sent_meanwhile_is_read(
-    nats_server: "NatsInJwtMode", site: "Site"
+    nats_server: NatsInJwtMode, site: Site
 ) -> None:
     job = await site.start()
     credentials = site.credentials(job, Role.LEARNER)
@@ -120,7 +117,7 @@ def streams_on_disk(folder: Path) -> set[str] | None:
         return None
 
 
-async def test_deprovisioned_job_leaves_nothing(nats_server: "NatsInJwtMode", site: "Site") -> None:
+async def test_deprovisioned_job_leaves_nothing(nats_server: NatsInJwtMode, site: Site) -> None:
     job, other = site.job(), site.job("other")
     for each in (job, other):
         await site.nats.provision(each)
@@ -135,7 +132,7 @@ async def test_deprovisioned_job_leaves_nothing(nats_server: "NatsInJwtMode", si
             await site.nats.provisioned()
 
 
-async def test_another_job_of_the_same_name_starts_with_nothing_of_the_first(site: "Site") -> None:
+async def test_another_job_of_the_same_name_starts_with_nothing_of_the_first(site: Site) -> None:
     first, second = site.job(uid="uid-1"), site.job(uid="uid-2")
     await site.nats.provision(first)
     await site.speak(first, Role.LEARNER, {subjects_of(first).learner: LEARNER})
@@ -146,7 +143,7 @@ async def test_another_job_of_the_same_name_starts_with_nothing_of_the_first(sit
     assert not heard.workers
 
 
-async def test_later_operator_reads_the_last_heartbeats(site: "Site") -> None:
+async def test_later_operator_reads_the_last_heartbeats(site: Site) -> None:
     job = await site.start(workers=2)
     subjects = subjects_of(job)
     await site.speak(job, Role.WORKER, {subjects.worker(1): WORKER})
@@ -157,7 +154,7 @@ async def test_later_operator_reads_the_last_heartbeats(site: "Site") -> None:
     assert heard.control == CONTROL
 
 
-async def test_message_published_during_the_subscription_is_known_at_the_next_reconciliation(site: "Site") -> None:
+async def test_message_published_during_the_subscription_is_known_at_the_next_reconciliation(site: Site) -> None:
     job = await site.start(workers=2)
     subjects = subjects_of(job)
     await site.speak(job, Role.LEARNER, {subjects.control: CONTROL})
@@ -168,7 +165,7 @@ async def test_message_published_during_the_subscription_is_known_at_the_next_re
     assert (await site.nats.heartbeats(job)).control == newer
 
 
-async def test_heartbeats_of_more_workers_than_one_request_returns_are_all_read(site: "Site") -> None:
+async def test_heartbeats_of_more_workers_than_one_request_returns_are_all_read(site: Site) -> None:
     job = await site.start(workers=2100)
     subjects = subjects_of(job)
     result = {subjects.worker(index): WorkerStatus(worker=index, incarnation=0) for index in range(0, 2100, 3)}
@@ -176,7 +173,7 @@ async def test_heartbeats_of_more_workers_than_one_request_returns_are_all_read(
     assert set((await site.nats.heartbeats(job)).workers) == set(range(0, 2100, 3))
 
 
-async def test_invalid_heartbeat_is_ignored(site: "Site") -> None:
+async def test_invalid_heartbeat_is_ignored(site: Site) -> None:
     job = await site.start(workers=3)
     subjects = subjects_of(job)
     async with site.guest(job, Role.WORKER) as worker:
@@ -185,9 +182,7 @@ async def test_invalid_heartbeat_is_ignored(site: "Site") -> None:
     assert (await site.nats.heartbeats(job)).workers == {1: WORKER}  # the one that poses as another is not there
 
 
-async def test_every_call_reports_within_ten_seconds_that_nats_is_away(
-    nats_server: "NatsInJwtMode", site: "Site"
-) -> None:
+async def test_every_call_reports_within_ten_seconds_that_nats_is_away(nats_server: NatsInJwtMode, site: Site) -> None:
     nats_server.kill()
     job = site.job()
     for attempt in (
@@ -201,7 +196,7 @@ async def test_every_call_reports_within_ten_seconds_that_nats_is_away(
     nats_server.start_again()
 
 
-async def test_nats_without_a_full_resolver_is_reported(nats_server: "NatsInJwtMode", site: "Site") -> None:
+async def test_nats_without_a_full_resolver_is_reported(nats_server: NatsInJwtMode, site: Site) -> None:
     nats_server.kill()
     nats_server.start_again(resolver="MEMORY")
     with pytest.raises(NatsUnavailable, match=r"resolver: \{type: full"):

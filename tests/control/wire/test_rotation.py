@@ -4,14 +4,16 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pytest
 from nats.errors import Error as NatsError
+from tests.control.wire.jwt_nats import Site
 
 from rollfleet.nats import credentials as rotation
 from rollfleet.nats.link import Link
 from rollfleet_api.address import Address
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.times import format_time
@@ -23,24 +25,19 @@ from rollfleet_operator.nats.users import Validity
 from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.rotation import REVOKED_AFTER_S
 
-if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import Site
-
-    from rollfleet_api.job import CollectorJob
-
 LIFE_S = 4
 Renew: TypeAlias = Callable[[], object]
 Work: TypeAlias = Callable[[Link, str, Renew], None]
 LONG = Validity(life_s=3600)  # as `Site.credentials` makes them
 
 
-def rotated(job: "CollectorJob", ago_s: float) -> "CollectorJob":
+def rotated(job: CollectorJob, ago_s: float) -> CollectorJob:
     """The job with a request, made some time ago, to renew its credentials."""
     annotations = {names.ROTATE: format_time(time.time() - ago_s)}
     return job.model_copy(update={"metadata": job.metadata.model_copy(update={"annotations": annotations})})
 
 
-async def test_rotation_on_request_renews_credentials_of_before_it(site: "Site") -> None:
+async def test_rotation_on_request_renews_credentials_of_before_it(site: Site) -> None:
     job, nats = site.job(), site.nats_with(validity=LONG)
     for role in Role:
         before = await nats.credentials(job, role)
@@ -50,7 +47,7 @@ async def test_rotation_on_request_renews_credentials_of_before_it(site: "Site")
         assert await site.nats_with(validity=LONG).credentials(rotated(job, 0), role) == renewed, "a restart"
 
 
-async def test_credentials_of_before_a_rotation_open_nothing_once_pods_have_new_ones(site: "Site") -> None:
+async def test_credentials_of_before_a_rotation_open_nothing_once_pods_have_new_ones(site: Site) -> None:
     job = await site.start()
     subject = subjects_of(job).worker(0)
     old, new = site.credentials(job, Role.WORKER, ago_s=2000), site.credentials(job, Role.WORKER)
@@ -68,7 +65,7 @@ async def test_credentials_of_before_a_rotation_open_nothing_once_pods_have_new_
 
 
 @pytest.mark.parametrize("then", ["a second request", "a request for later", "none"])
-async def test_credentials_that_were_refused_stay_refused(site: "Site", then: str) -> None:
+async def test_credentials_that_were_refused_stay_refused(site: Site, then: str) -> None:
     job = site.job()
     old = site.credentials(job, Role.WORKER, ago_s=2000)
     await site.nats.provision(rotated(job, REVOKED_AFTER_S))
@@ -81,7 +78,7 @@ async def test_credentials_that_were_refused_stay_refused(site: "Site", then: st
         await guest.client.jetstream().publish(subjects_of(job).worker(0), b"here")
 
 
-async def test_an_operator_that_renews_late_refuses_the_earlier_credentials_later(site: "Site") -> None:
+async def test_an_operator_that_renews_late_refuses_the_earlier_credentials_later(site: Site) -> None:
     job = await site.start()
     old = site.credentials(job, Role.WORKER, ago_s=2000)
     late = rotated(job, REVOKED_AFTER_S + 60)
@@ -90,7 +87,7 @@ async def test_an_operator_that_renews_late_refuses_the_earlier_credentials_late
         await guest.client.jetstream().publish(subjects_of(job).worker(0), b"until pods have the new ones")
 
 
-async def test_new_seed_ends_all_earlier_credentials_and_serves_the_jobs_again(site: "Site") -> None:
+async def test_new_seed_ends_all_earlier_credentials_and_serves_the_jobs_again(site: Site) -> None:
     job, server = site.job(), site.server
     await site.nats.provision(job)
     old = site.credentials(job, Role.WORKER)
@@ -112,7 +109,7 @@ async def test_new_seed_ends_all_earlier_credentials_and_serves_the_jobs_again(s
 
 
 @pytest.fixture
-def with_short_credentials(site: "Site", monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], Awaitable[None]]:
+def with_short_credentials(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], Awaitable[None]]:
     """Runs a function in a thread: with a link whose credentials expire soon, a subject, and what renews them."""
 
     async def run(use: Work) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import json
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from nats.errors import Error as NatsError
@@ -12,6 +11,7 @@ from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 from nats.js.api import StreamConfig
 from nats.js.errors import APIError
+from tests.control.wire.jwt_nats import Site
 
 import rollfleet
 from rollfleet.errors import ConnectionFailed, RollfleetError
@@ -22,15 +22,12 @@ from rollfleet_api.permissions import Role, inbox_prefix, permissions
 from rollfleet_api.ranks import ALONE, Rank
 from rollfleet_api.streams import state_stream, subjects_of
 
-if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import Site
-
 CONTROL = pack(Control(session=7, phase=LearnerPhase.RUN, round=0, version=3))
 FORGED = pack(Control(session=9, phase=LearnerPhase.COMPLETE, round=0, version=0))
 QUIET_S = 0.3  # how long nothing must come
 
 
-async def two_jobs(site: "Site", name: str, namespace: str) -> tuple[CollectorJob, CollectorJob]:
+async def two_jobs(site: Site, name: str, namespace: str) -> tuple[CollectorJob, CollectorJob]:
     """The job `default/a` and another one, with something in the streams of the other one."""
     ours, theirs = site.job("a"), site.job(name, namespace=namespace)
     for job in (ours, theirs):
@@ -46,7 +43,7 @@ async def two_jobs(site: "Site", name: str, namespace: str) -> tuple[CollectorJo
 
 @pytest.mark.parametrize("role", list(Role))
 async def test_credentials_of_another_job_end_a_connection_at_once_and_both_jobs_are_named(
-    site: "Site", role: Role, caplog: pytest.LogCaptureFixture
+    site: Site, role: Role, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = await site.start("acro", namespace="team-a")
     own = site.address(job, role)
@@ -63,7 +60,7 @@ async def test_credentials_of_another_job_end_a_connection_at_once_and_both_jobs
 
 
 async def test_a_pods_learner_may_leave_the_namespace_of_its_job_out(
-    site: "Site", monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await site.start("acro", namespace="team-a")
     for name, value in site.address(job, Role.LEARNER).variables().items():
@@ -79,7 +76,7 @@ async def test_a_pods_learner_may_leave_the_namespace_of_its_job_out(
     await asyncio.to_thread(connect)
 
 
-async def test_further_refusals_are_reported_once(site: "Site", caplog: pytest.LogCaptureFixture) -> None:
+async def test_further_refusals_are_reported_once(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     job = await site.start()
     address = site.address(job, Role.WORKER)
 
@@ -95,7 +92,7 @@ async def test_further_refusals_are_reported_once(site: "Site", caplog: pytest.L
     assert 'permissions violation for publish to "rollfleet.default.a.control"' in report
 
 
-async def test_each_rank_of_a_learner_has_its_own_consumer(site: "Site") -> None:
+async def test_each_rank_of_a_learner_has_its_own_consumer(site: Site) -> None:
     job = await site.start(workers=20)
     learner = site.address(job, Role.LEARNER)
 
@@ -118,7 +115,7 @@ OTHERS = pytest.mark.parametrize(("name", "namespace"), [("a-2", "default"), ("a
 
 @OTHERS
 @pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER])
-async def test_a_role_of_one_job_reads_nothing_of_another(site: "Site", role: Role, name: str, namespace: str) -> None:
+async def test_a_role_of_one_job_reads_nothing_of_another(site: Site, role: Role, name: str, namespace: str) -> None:
     ours, theirs = await two_jobs(site, name, namespace)
     subjects = subjects_of(theirs)
     async with site.guest(ours, role) as us, site.guest(theirs, Role.LEARNER) as learner:
@@ -141,7 +138,7 @@ async def test_a_role_of_one_job_reads_nothing_of_another(site: "Site", role: Ro
 
 @OTHERS
 @pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER])
-async def test_a_role_of_one_job_writes_nothing_of_another(site: "Site", role: Role, name: str, namespace: str) -> None:
+async def test_a_role_of_one_job_writes_nothing_of_another(site: Site, role: Role, name: str, namespace: str) -> None:
     ours, theirs = await two_jobs(site, name, namespace)
     subjects = subjects_of(theirs)
     targets = [subjects.batch_chunk(0, 1), subjects.control, subjects.weights_of(None).chunk(1, 0), subjects.worker(0)]
@@ -157,7 +154,7 @@ async def test_a_role_of_one_job_writes_nothing_of_another(site: "Site", role: R
     await untouched(site, theirs)
 
 
-async def untouched(site: "Site", job: CollectorJob) -> None:
+async def untouched(site: Site, job: CollectorJob) -> None:
     """That a job of `two_jobs` holds what it did, and nothing else."""
     subjects = subjects_of(job)
     assert await site.stored(job, subjects.control) == CONTROL
@@ -179,7 +176,7 @@ def direct_get(job: CollectorJob, subject: str) -> str:
 
 
 @pytest.mark.parametrize(("role", "most_bytes"), [(Role.WORKER, 64 << 20), (Role.LEARNER, 3 << 30)])
-async def test_redirected_replies_give_a_job_no_larger_streams(site: "Site", role: Role, most_bytes: int) -> None:
+async def test_redirected_replies_give_a_job_no_larger_streams(site: Site, role: Role, most_bytes: int) -> None:
     """JetStream replies to any subject, also to its own API: a stored message could be a request of the server."""
     job = await site.start()
     subjects = subjects_of(job)
@@ -202,12 +199,12 @@ async def test_redirected_replies_give_a_job_no_larger_streams(site: "Site", rol
     assert await configurations(site, job) == before
 
 
-async def configurations(site: "Site", job: CollectorJob) -> dict[str | None, StreamConfig]:
+async def configurations(site: Site, job: CollectorJob) -> dict[str | None, StreamConfig]:
     async with site.administrator(subjects_of(job)) as client:
         return {stream.config.name: stream.config for stream in await client.jsm().streams_info()}
 
 
-async def test_credentials_of_a_deleted_job_do_not_open_a_later_job_of_its_name(site: "Site") -> None:
+async def test_credentials_of_a_deleted_job_do_not_open_a_later_job_of_its_name(site: Site) -> None:
     first = site.job(uid="uid-1")
     await site.nats.provision(first)
     kept = {role: site.credentials(first, role) for role in Role}
@@ -218,7 +215,7 @@ async def test_credentials_of_a_deleted_job_do_not_open_a_later_job_of_its_name(
                 pass
 
 
-async def test_expired_credentials_are_refused_and_cut_off(site: "Site") -> None:
+async def test_expired_credentials_are_refused_and_cut_off(site: Site) -> None:
     job = await site.start()
     short = site.credentials(job, Role.WORKER, life_s=2)
     async with site.guest(job, Role.WORKER, short) as worker:
@@ -230,12 +227,12 @@ async def test_expired_credentials_are_refused_and_cut_off(site: "Site") -> None
             pass
 
 
-async def test_no_client_connects_without_credentials(site: "Site") -> None:
+async def test_no_client_connects_without_credentials(site: Site) -> None:
     with pytest.raises(RollfleetError, match="refused us"):
         await asyncio.to_thread(lambda: rollfleet.connect("default/a", address=site.server.url, timeout_s=5))
 
 
-async def test_a_job_stores_no_more_than_its_account_may(site: "Site") -> None:
+async def test_a_job_stores_no_more_than_its_account_may(site: Site) -> None:
     nats = site.nats_with(state_bytes=2 << 20)
     job = site.job(delivery={"maxBytes": "1Mi"})
     await nats.provision(job)
@@ -251,7 +248,7 @@ async def test_a_job_stores_no_more_than_its_account_may(site: "Site") -> None:
     await nats.close()
 
 
-async def test_a_job_has_no_more_connections_than_its_workers_need(site: "Site") -> None:
+async def test_a_job_has_no_more_connections_than_its_workers_need(site: Site) -> None:
     job = await site.start(workers=1)
     async with AsyncExitStack() as connected:
         for _ in range(3 * 1 + 32 - 1):  # one is the operator's
@@ -260,7 +257,7 @@ async def test_a_job_has_no_more_connections_than_its_workers_need(site: "Site")
             await connected.enter_async_context(site.guest(job, Role.WORKER))
 
 
-async def test_no_secret_is_shown_where_keys_are_printed(site: "Site") -> None:
+async def test_no_secret_is_shown_where_keys_are_printed(site: Site) -> None:
     shown = repr(site.server.settings) + repr(site.nats) + str(site.server.keys)
     assert site.server.keys.operator.seed not in shown
     assert site.server.keys.operator.public in shown

@@ -4,12 +4,12 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from nats.js.errors import APIError
-from tests.control.wire.jwt_nats import NatsInJwtMode
+from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 from tests.sdk.nats import numbered_batches
 
 import rollfleet
@@ -21,9 +21,6 @@ from rollfleet_api.streams import Space, subjects_of
 from rollfleet_operator.errors import NatsFull
 from rollfleet_operator.nats import space
 from rollfleet_operator.nats_port import JobKey
-
-if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import Site
 
 JOBS = 50
 MIB = 1 << 20
@@ -40,12 +37,12 @@ def nats_server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Nats
     server.stop()
 
 
-def learner_address(site: "Site", job: CollectorJob) -> dict[str, Any]:
+def learner_address(site: Site, job: CollectorJob) -> dict[str, Any]:
     address = site.address(job, Role.LEARNER)
     return {"address": address.url, "credentials": address.credentials}
 
 
-async def reserved(site: "Site", job: CollectorJob) -> tuple[int, int]:
+async def reserved(site: Site, job: CollectorJob) -> tuple[int, int]:
     """The MiB that the job's streams reserve: batches and state."""
     subjects = subjects_of(job)
     async with site.administrator(subjects) as client:
@@ -54,20 +51,20 @@ async def reserved(site: "Site", job: CollectorJob) -> tuple[int, int]:
     return batches["config"]["max_bytes"] // MIB, state["config"]["max_bytes"] // MIB
 
 
-async def send(site: "Site", job: CollectorJob, chunks: range) -> None:
+async def send(site: Site, job: CollectorJob, chunks: range) -> None:
     async with site.guest(job, Role.WORKER) as worker:
         for chunk in chunks:
             await worker.client.jetstream().publish(subjects_of(job).batch_chunk(0, chunk), bytes(MIB - 1000))
 
 
-async def test_fifty_default_jobs_fit_into_the_defaults_of_the_chart(site: "Site") -> None:
+async def test_fifty_default_jobs_fit_into_the_defaults_of_the_chart(site: Site) -> None:
     jobs = [site.job(f"job-{index}", uid=f"uid-{index}", delivery={}) for index in range(JOBS)]
     for job in jobs:
         await site.nats.provision(job)
     assert await reserved(site, jobs[-1]) == (128, 64)
 
 
-async def test_batches_that_use_half_of_their_space_get_twice_as_much_up_to_max_bytes(site: "Site") -> None:
+async def test_batches_that_use_half_of_their_space_get_twice_as_much_up_to_max_bytes(site: Site) -> None:
     job = await site.start(delivery={"maxBytes": "200Mi"})
     await send(site, job, range(63))
     assert not await site.nats.grow(job)
@@ -78,7 +75,7 @@ async def test_batches_that_use_half_of_their_space_get_twice_as_much_up_to_max_
     assert not await site.nats.grow(job)
 
 
-async def test_weights_that_use_half_of_the_state_get_twice_as_much(site: "Site") -> None:
+async def test_weights_that_use_half_of_the_state_get_twice_as_much(site: Site) -> None:
     job = await site.start()
     async with site.guest(job, Role.LEARNER) as learner:
         for chunk in range(33):
@@ -88,12 +85,12 @@ async def test_weights_that_use_half_of_the_state_get_twice_as_much(site: "Site"
     assert await reserved(site, job) == (4, 128)
 
 
-async def test_job_that_drops_its_oldest_batches_has_all_of_max_bytes_at_once(site: "Site") -> None:
+async def test_job_that_drops_its_oldest_batches_has_all_of_max_bytes_at_once(site: Site) -> None:
     job = await site.start(delivery={"whenFull": "DropOldest"})
     assert await reserved(site, job) == (4096, 64)
 
 
-async def test_restarted_operator_takes_no_space_away(site: "Site") -> None:
+async def test_restarted_operator_takes_no_space_away(site: Site) -> None:
     job = await site.start(delivery={})
     await send(site, job, range(65))
     await site.nats.grow(job)
@@ -103,7 +100,7 @@ async def test_restarted_operator_takes_no_space_away(site: "Site") -> None:
     assert await reserved(site, job) == (256, 64)
 
 
-async def test_state_at_its_bound_refuses_new_subjects_and_renews_known_ones(site: "Site") -> None:
+async def test_state_at_its_bound_refuses_new_subjects_and_renews_known_ones(site: Site) -> None:
     nats, job = site.nats_with(state_bytes=64 << 20), site.job(workers=2)
     subjects = subjects_of(job)
     await nats.provision(job)
@@ -119,7 +116,7 @@ async def test_state_at_its_bound_refuses_new_subjects_and_renews_known_ones(sit
 
 
 @pytest.mark.parametrize("nats_server", [300], indirect=True)
-async def test_refused_job_learns_how_much_is_free_and_which_jobs_have_the_rest(site: "Site") -> None:
+async def test_refused_job_learns_how_much_is_free_and_which_jobs_have_the_rest(site: Site) -> None:
     await site.nats.provision(site.job("small"))
     await site.nats.provision(site.job("first", namespace="team-a", delivery={}))
     with pytest.raises(NatsFull, match=r"40 MiB of 300 MiB are free; jobs hold team-a/first 192 MiB, default/small 68"):
@@ -129,7 +126,7 @@ async def test_refused_job_learns_how_much_is_free_and_which_jobs_have_the_rest(
 
 
 @pytest.mark.parametrize("nats_server", [250], indirect=True)
-async def test_job_that_gets_no_more_space_waits_and_goes_on_when_batches_are_taken(site: "Site") -> None:
+async def test_job_that_gets_no_more_space_waits_and_goes_on_when_batches_are_taken(site: Site) -> None:
     job = await site.start(delivery={})
     await send(site, job, range(120))
     with pytest.raises(NatsFull, match="58 MiB of 250 MiB are free"):
@@ -142,7 +139,7 @@ async def test_job_that_gets_no_more_space_waits_and_goes_on_when_batches_are_ta
 
 
 async def test_batch_and_weights_above_the_first_space_arrive_once_the_operator_has_made_more(
-    site: "Site", monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(space, "FIRST", Space(batches=2 * MIB, state=2 * MIB))
     job = await site.start(delivery={})

@@ -6,15 +6,13 @@ import subprocess
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.api.job_data import job_data
+from tests.control.kubernetes import ApiServer
 
 from rollfleet_api.job import KIND
-
-if TYPE_CHECKING:
-    from tests.control.kubernetes import ApiServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -29,7 +27,7 @@ def job(number: int) -> dict[str, Any]:
 
 
 def test_a_thousand_suspended_jobs_are_made_within_minutes_and_little_memory(
-    server: "ApiServer", operator: "subprocess.Popen[bytes]", tmp_path: Path
+    server: ApiServer, operator: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
     async def apply_all() -> None:
         for first in range(0, JOBS, AT_ONCE):

@@ -29,6 +29,7 @@ Rollfleet = Callable[..., Result]
 def rollfleet(kubeconfig: Path, namespace: Namespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rollfleet:
     """Run a command in the test's namespace, with an empty PATH."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", "")  # `fetch` sets it for its collector
 
     def run(*arguments: str, namespace: str = namespace.name) -> Result:
         where = (f"--kubeconfig={kubeconfig}", "--context=x", f"--namespace={namespace}")
@@ -104,7 +105,10 @@ def test_a_refusal_is_one_line(rollfleet: Rollfleet, jobs: Jobs, namespace: Name
     refused = rollfleet("suspend", "cartpole")
     assert refused.exit_code == 1
     assert "the job is complete" in refused.output
-    for command in ("describe", "top", "logs", "suspend", "delete"):
+    assert (
+        "cartpole keeps no files: delete it, and submit it with `--keep 1Gi`" in rollfleet("fetch", "cartpole").output
+    )
+    for command in ("describe", "top", "logs", "suspend", "fetch", "delete"):
         missing = rollfleet(command, "nobody")
         assert missing.exit_code == 1
         assert missing.output.startswith(f"the cluster has no job {namespace.name}/nobody")

@@ -33,7 +33,8 @@ class Watched:
     def __init__(self, server: "Server") -> None:
         self.job: CollectorJob = server.provision(workers=2, collect={"framesPerBatch": 64, "totalFrames": 100_000})
         link = server.link()
-        self.watch = JobWatch(link, self.job)
+        self.watch = JobWatch(self.job)
+        self.watch.listen(link)
         link.call(link.flush())
         self._sender: Link = server.link()
 
@@ -63,7 +64,7 @@ def _shown(watched: Watched, *, terminal: bool, **options: bool) -> str:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=160, color_system=None, legacy_windows=False)
     display = Display(console)
-    with display.showing(watched.job, watched.watch, **options):
+    with display.showing(watched.watch, **options):
         display.output("learner", "loss [0.5] [red]low[/red]")
         display.output("worker 1", "as it is")
         display.error("worker 1 ended")
@@ -88,7 +89,7 @@ def test_a_status_that_has_not_changed_is_shown_once(watched: Watched) -> None:
     file = io.StringIO()
     display = Display(Console(file=file, width=160))
     for _ in range(2):
-        with display.showing(watched.job, watched.watch):
+        with display.showing(watched.watch):
             pass
     assert file.getvalue().count("test: no batch yet") == 1
 

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from rollfleet.cli.live_run import LiveRun
 from rollfleet.testing import small_job
+from rollfleet_api.messages import LearnerStatus
 
 
 def test_runs_of_one_job_in_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
@@ -13,3 +16,14 @@ def test_runs_of_one_job_in_the_same_second_have_folders_of_their_own(tmp_path: 
 def test_a_folder_that_cannot_be_made_does_not_end_the_run(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     assert not LiveRun(small_job(), tmp_path / "runs", print).folder.exists()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_return_that_json_cannot_hold_is_unknown(tmp_path: Path, value: float) -> None:
+    live = LiveRun(small_job(), tmp_path, print)
+    live.watch.learner = LearnerStatus(
+        session=1, version=3, applied_version=1, frames=640, batches=10, mean_return=value
+    )
+    page = live.page()
+    assert (page.status.mean_return, page.row.lag) == (None, 2)
+    assert '"frames":640' in page.status.model_dump_json()

@@ -10,14 +10,14 @@ import pytest
 from tests.sdk.nats.numbered_batches import of, publish
 from typer.testing import CliRunner
 
-from rollfleet import Collector, CollectorJob, Recording
+from rollfleet import Collector, Recording
 from rollfleet.cli.main import app
 from rollfleet.recording.segments import segments_in
 from rollfleet_api.address import JOB, URL
 from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
+    from tests.job_server import Server
     from tests.sdk.cli.program import Workplace
 
 ASYNC = {
@@ -30,10 +30,7 @@ ASYNC = {
 
 
 def test_a_killed_recorder_leaves_its_batches_and_another_continues(
-    workplace: "Workplace",
-    server: "Server",
-    connect: Callable[..., Collector],
-    start_worker: Callable[[CollectorJob, int], "WorkerThread"],
+    workplace: "Workplace", server: "Server", connect: Callable[..., Collector]
 ) -> None:
     job = server.provision(**ASYNC)
     folder = workplace.folder / "seen"
@@ -41,7 +38,7 @@ def test_a_killed_recorder_leaves_its_batches_and_another_continues(
     environ = {URL: server.url(Role.LEARNER)}
     program = workplace.start(*command, environ=environ)
     program.wait_for("recording default/test to seen")
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = [server.start_worker(job, index) for index in range(2)]
     collector = connect()
     while not segments_in(folder) or len(Recording(folder)) < 20:
         next(collector)

@@ -17,6 +17,7 @@ from rollfleet.cli.main import app
 from rollfleet.cli.starters import STARTERS
 from rollfleet.cli.submit import follow
 from rollfleet.cluster.api import ClusterApi
+from rollfleet.cluster.kept_files import claim_of
 
 Submit = Callable[..., Result]
 JOB: dict[str, Any] = {
@@ -140,6 +141,43 @@ def test_the_jobs_own_learner_template_stays(submit: Submit, jobs: Jobs, learner
     refused = submit("--learner", learner, learner={"template": template})
     assert refused.exit_code == 1
     assert "spec.learner runs `python other.py`, not train.py" in refused.output
+
+
+def test_a_volume_belongs_to_its_job_which_has_the_same_one_when_it_is_submitted_again(
+    submit: Submit, jobs: Jobs, learner: str
+) -> None:
+    def kept() -> str:
+        result = submit("--learner", learner, "--keep", "1Gi")
+        assert result.exit_code == 0, result.output
+        return str(claim_of(jobs.get("cartpole")))
+
+    first = kept()
+    (claim,) = jobs.api.list("PersistentVolumeClaim", jobs.api.namespace).items
+    assert claim["metadata"]["name"] == first
+    assert claim["spec"]["resources"] == {"requests": {"storage": "1Gi"}}
+    assert [each["uid"] for each in claim["metadata"]["ownerReferences"]] == [jobs.get("cartpole").metadata.uid]
+    assert kept() == first
+    jobs.delete("cartpole")  # the claim stays for some seconds
+    assert kept() != first
+
+
+def test_a_wrong_size_and_a_volume_without_a_learner_are_one_line_before_anything_is_sent(
+    learner: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
+    nowhere = {"name": "x", "cluster": {"server": "https://127.0.0.1:1"}}
+    context = {"name": "x", "context": {"cluster": "x", "user": "x"}}
+    config = {"clusters": [nowhere], "contexts": [context], "users": [{"name": "x", "user": {}}]}
+    (tmp_path / "config").write_text(yaml.safe_dump(config | {"current-context": "x"}))
+    job, where = str(tmp_path / "job.yaml"), f"--kubeconfig={tmp_path / 'config'}"
+    for arguments, line in (
+        (["--learner", learner, "--keep", "1 GB"], "--keep: `1 GB` is not a quantity; write `1Gi` (powers of 1024)"),
+        (["--keep", "1Gi"], "--keep keeps the files of --learner: add it"),
+    ):
+        refused = CliRunner().invoke(app, ["submit", job, where, *arguments])
+        assert refused.exit_code != 0
+        assert line in refused.output
+        assert refused.output.count("\n") == 1
 
 
 @pytest.mark.parametrize("starter", STARTERS)

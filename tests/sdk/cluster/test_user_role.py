@@ -14,6 +14,7 @@ from tests.waiting import wait_until
 from websocket import WebSocketBadStatusException
 
 from rollfleet import Jobs
+from rollfleet.cluster.kept_files import create_claim
 from rollfleet.cluster.refusals import USER_ROLE, tunnel_refused
 from rollfleet.cluster.sources import Sources
 from rollfleet.errors import ClusterError
@@ -65,6 +66,7 @@ def test_a_user_with_the_role_may_do_all_that_jobs_does(users_jobs: Jobs, namesp
     assert jobs.describe("cartpole").diagnosis.state == "Unknown"
     assert jobs.events("cartpole") == ()
     assert jobs.scale("cartpole", 3).spec.workers == 3
+    create_claim(jobs, jobs.get("cartpole"), "cartpole-kept", "1Gi")
     pod = namespace.pod(0)
     logs: dict[str, Queue[str | None]] = {pod: Queue()}
     logs[pod].put(None)
@@ -79,6 +81,8 @@ def test_a_user_with_the_role_may_do_all_that_jobs_does(users_jobs: Jobs, namesp
 def test_the_role_shows_no_list_of_secrets_and_no_other_namespace(users_jobs: Jobs, namespace: Namespace) -> None:
     with pytest.raises(ClusterError, match="you may not list Secrets"):
         users_jobs.api.list("Secret", namespace.name)
+    with pytest.raises(ClusterError, match="you may not create Pods"):
+        users_jobs.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace.name}})
     with pytest.raises(ClusterError, match="you may not list CollectorJobs in all namespaces"):
         users_jobs.list(all_namespaces=True)
 

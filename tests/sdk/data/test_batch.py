@@ -204,35 +204,6 @@ def test_a_row_cut_short_by_its_mask_has_a_final_observation_at_its_end() -> Non
     assert to_batch(whole)["next", "observation"].squeeze(-1).tolist()[0] == [1, -1, 0, 0]
 
 
-def test_batches_of_different_lengths_join_with_a_mask() -> None:
-    joined = join([to_batch(fragment(time=3)), to_batch(fragment())])
-    assert joined.shape == (4, 4)
-    assert joined.names == [None, "time"]
-    mask = joined["collector", "mask"]
-    assert mask.tolist() == [[True] * 3 + [False]] * 2 + [[True] * 4] * 2
-    assert (joined["collector", "traj_ids"][~mask] == -1).all()
-    assert not joined["next", "observation"][:2, 3:].any()
-    assert joined["observation"][:2, :3].equal(to_batch(fragment(time=3))["observation"])
-
-
-def test_an_existing_mask_survives_a_join() -> None:
-    short = to_batch(
-        replace(
-            with_padding(),
-            steps={key: value for key, value in with_padding().steps.items() if key not in (STEP_COUNT, IS_INIT)},
-        )
-    )
-    joined = join([to_batch(fragment(time=5)), short])
-    assert joined["collector", "mask"].sum(1).tolist() == [5, 5, 2, 4]
-
-
-def test_workers_batches_join_along_the_environments() -> None:
-    joined = join([to_batch(fragment()), to_batch(fragment())])
-    assert joined.batch_size == (4, 4)
-    assert joined.names == [None, "time"]
-    assert joined["observation"][2:].equal(to_batch(fragment())["observation"])
-
-
 def test_a_key_that_differs_is_named_when_batches_do_not_join() -> None:
     one, two = to_batch(fragment()), to_batch(fragment())
     two["state_value"] = torch.zeros(2, 4, 1)

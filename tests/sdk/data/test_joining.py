@@ -45,7 +45,7 @@ def test_fragments_are_joined_as_asked_in_the_order_of_the_workers(
 @pytest.mark.parametrize("how", list(CatResults))
 def test_a_shorter_fragment_is_padded_and_masked(how: CatResults) -> None:
     batch = join([fragment(0), fragment(1, time=1)], how)
-    assert batch.numel() == 12
+    assert (batch.numel(), batch.names[-1]) == (12, "time")
     mask = batch[MASK]
     assert int(mask.sum()) == 8
     assert (batch["frame"][~mask] == 0).all()
@@ -53,11 +53,11 @@ def test_a_shorter_fragment_is_padded_and_masked(how: CatResults) -> None:
     assert sorted(batch["frame"][mask].tolist()) == [*range(100, 106), 200, 201]
 
 
-def test_one_fragment_with_a_mask_gives_all_fragments_a_mask() -> None:
+def test_a_mask_of_one_fragment_survives_the_padding_to_a_longer_one_which_gets_a_mask() -> None:
     masked = fragment(1)
     masked[MASK] = torch.tensor([[True, True, False], [True, False, False]])
-    batch = join([fragment(0), masked], CatResults.ENVS)
-    assert batch[MASK].sum(1).tolist() == [3, 3, 2, 1]
+    batch = join([fragment(0, time=4), masked], CatResults.ENVS)
+    assert batch[MASK].sum(1).tolist() == [4, 4, 2, 1]
 
 
 def test_a_single_fragment_is_returned_as_it_is() -> None:

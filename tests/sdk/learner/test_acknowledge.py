@@ -4,7 +4,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from tests.job_server import Connect, StartWorkers
+from tests.job_server import Connect, Server
 
 from rollfleet import Collector
 from rollfleet.errors import JobInvalid
@@ -22,10 +22,8 @@ def trajectories(collector: Collector, batches: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
-def test_only_unacknowledged_batches_come_again_to_the_successor(
-    mode: str, connect: Connect, start_workers: StartWorkers
-) -> None:
-    start_workers(**SPEC | {"mode": mode, "workers": 1})
+def test_only_unacknowledged_batches_come_again_to_the_successor(mode: str, connect: Connect, server: Server) -> None:
+    server.start_workers(**SPEC | {"mode": mode, "workers": 1})
     first = connect(acknowledge="manual")
     stored = trajectories(first, 2)
     first.ack()
@@ -42,8 +40,8 @@ def test_only_unacknowledged_batches_come_again_to_the_successor(
 
 
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
-def test_a_loop_that_never_acknowledges_raises(mode: str, connect: Connect, start_workers: StartWorkers) -> None:
-    start_workers(**SPEC | {"mode": mode, "workers": 2})
+def test_a_loop_that_never_acknowledges_raises(mode: str, connect: Connect, server: Server) -> None:
+    server.start_workers(**SPEC | {"mode": mode, "workers": 2})
     collector = connect(acknowledge="manual")
     with pytest.raises(JobInvalid, match=r"are not acknowledged, and a worker may be 3 ahead .*call ack\(\)"):
         list(islice(collector, 7))

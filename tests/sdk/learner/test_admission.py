@@ -1,20 +1,16 @@
 """Each batch reaches the learner once, if it is not too old, and one of each worker in a round."""
 
-from typing import TYPE_CHECKING
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
+from tests.sdk.allocations import allocates_at_most
 
 from rollfleet.learner.admission import Admission
 from rollfleet.learner.duplicates import INCARNATIONS, WINDOW, DuplicateFilter
 from rollfleet.transports.learner_side import Arrival
 from rollfleet_api.messages import BatchMeta
-
-if TYPE_CHECKING:
-    from tests.job_server import AllocatesAtMost
 
 SESSION = 5
 
@@ -88,7 +84,7 @@ def test_memory_is_bounded_and_forgotten_batches_are_not_admitted() -> None:
     assert counts(admission) == {"repeated": 2}
 
 
-def test_any_number_of_wide_gaps_costs_no_memory(allocates_at_most: "AllocatesAtMost") -> None:
+def test_any_number_of_wide_gaps_costs_no_memory() -> None:
     incarnations = DuplicateFilter()
     with allocates_at_most(20_000):
         for number in range(2 * WINDOW):

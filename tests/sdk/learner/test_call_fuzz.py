@@ -3,21 +3,19 @@
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.sdk.counting import OPTIONS, Learned
+from tests.sdk.places import Collect
 
 from rollfleet import Collector
 from rollfleet.errors import RollfleetError
 from rollfleet.testing import CountingEnv
-
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
-from tests.sdk.counting import OPTIONS, Learned
 
 TEXT = st.text(st.characters(exclude_categories=["Cc"]), max_size=5)  # a parameter's name is shown as it is
 ONE: st.SearchStrategy[Any] = st.one_of(
@@ -74,7 +72,7 @@ CALLS: dict[str, Callable[[Collector, Any], object]] = {
 
 # Of the global `random`: a thread of NATS's client uses it while hypothesis draws a value.
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module")
-def test_each_call_takes_any_value_or_raises_one_of_our_errors(collect: "Collect") -> None:
+def test_each_call_takes_any_value_or_raises_one_of_our_errors(collect: Collect) -> None:
     collector = collect(CountingEnv, Learned(), weights_interval=0, **OPTIONS)
     next(collector)
     messages: list[str] = []

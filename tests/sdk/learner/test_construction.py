@@ -7,10 +7,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium.vector import SyncVectorEnv
+from tests.sdk.counting import always_0
 from tests.sdk.given_keywords import grouped, keywords_of
-from torch import Tensor, nn
+from torch import nn
 
 import rollfleet
 import rollfleet.schemes
@@ -18,10 +18,6 @@ from rollfleet import Collector
 from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
 from rollfleet.learner.construction import construct
 from rollfleet.learner.job_keywords import NO_LIMIT, PLACES
-
-
-def always_0(observation: Tensor) -> Tensor:
-    return torch.zeros(len(observation), dtype=torch.int64)
 
 
 def make_env() -> gymnasium.Env[Any, Any]:
@@ -257,14 +253,6 @@ def test_keywords_about_a_vector_env_object_are_refused(keywords: dict[str, Any]
 
 
 # --- the result ------------------------------------------------------------------------------------------------------
-
-
-def test_a_collectors_job_shows_its_arguments() -> None:
-    with Collector("CartPole-v1", num_envs=2, frames_per_batch=8, seed=3, exploration="mode", step_count=True) as live:
-        spec = live.job.spec
-    assert (spec.env.id, spec.env.num_envs, spec.workers, spec.mode) == ("CartPole-v1", 2, 1, "Sync")
-    assert (spec.collect.frames_per_batch, spec.collect.seed, spec.collect.exploration) == (8, 3, "Mode")
-    assert spec.collect.step_count
 
 
 def test_an_environment_whose_policy_cannot_be_made_is_closed_again() -> None:

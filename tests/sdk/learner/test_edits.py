@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic
+from tests.job_server import Connect, Server, actor_critic
 from tests.waiting import wait_until
 
 from rollfleet import Collector
@@ -16,10 +16,8 @@ def known(collector: Collector, **spec: Any) -> None:
     wait_until(lambda: all(getattr(collector.job.spec, field) == value for field, value in spec.items()))
 
 
-def test_loop_ends_at_total_frames_that_are_set_while_it_runs(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
-    worker = start_worker(job := server.provision(**SPEC), 0)
+def test_loop_ends_at_total_frames_that_are_set_while_it_runs(server: Server, connect: Connect) -> None:
+    worker = server.start_worker(job := server.provision(**SPEC), 0)
     collector = connect(actor_critic())
     for _ in range(3):
         next(collector)
@@ -31,10 +29,8 @@ def test_loop_ends_at_total_frames_that_are_set_while_it_runs(
     worker.join()
 
 
-def test_weights_go_out_at_the_interval_that_is_set_while_it_runs(
-    server: Server, connect: Connect, start_workers: StartWorkers
-) -> None:
-    start_workers(**SPEC)
+def test_weights_go_out_at_the_interval_that_is_set_while_it_runs(server: Server, connect: Connect) -> None:
+    server.start_workers(**SPEC)
     with connect(actor_critic()) as collector:
         for _ in range(3):
             next(collector)

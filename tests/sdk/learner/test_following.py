@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic, deafen
+from tests.job_server import Connect, Server, actor_critic, deafen
 from tests.sdk.batch_sender import Sender
 from tests.sdk.concurrent_calls import at_once
 
@@ -89,22 +89,20 @@ def test_a_fragment_collected_twice_is_yielded_once(server: Server, connect: Con
     )  # before or after the round was yielded
 
 
-def test_a_rank_that_missed_every_message_continues_from_stored_ones(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
+def test_a_rank_that_missed_every_message_continues_from_stored_ones(server: Server, connect: Connect) -> None:
     job = server.provision(**SYNC | {"collect": {"framesPerBatch": 64, "totalFrames": 64 * 2}})
     other, leader = [connect(actor_critic(), rank=rank, ranks=2) for rank in (1, 0)]
     transport: Any = other._transport
     deafen(transport._link)
     for index in range(4):
-        start_worker(job, index)
+        server.start_worker(job, index)
     of_leader, of_other = at_once(lambda each: len(list(each)), [leader, other])
     assert 0 < of_leader <= 4
     assert of_other <= of_leader
 
 
-def test_rank_0_reports_the_totals_of_all_ranks(server: Server, connect: Connect, start_workers: StartWorkers) -> None:
-    start_workers(**SYNC)
+def test_rank_0_reports_the_totals_of_all_ranks(server: Server, connect: Connect) -> None:
+    server.start_workers(**SYNC)
     other, leader = [connect(actor_critic(), rank=rank, ranks=2) for rank in (1, 0)]
     other.load_state_dict(other.state_dict() | {"frames": 1000, "batches": 10})
     at_once(lambda each: list(islice(each, 3)), [leader, other])

@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.sdk.counting import OPTIONS, TRAJECTORY, Parts, always_0
+from tests.sdk.places import Collect
+from tests.waiting import wait_until
 from torch import Tensor, nn
 
 from rollfleet import Collector
@@ -22,11 +25,6 @@ from rollfleet.exploration import exploration
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.schemes import Whole
 from rollfleet.testing import CountingEnv
-
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
-from tests.sdk.counting import OPTIONS, TRAJECTORY, Parts, always_0
-from tests.waiting import wait_until
 
 ONE_ENV: dict[str, Any] = {"num_envs": 1, "frames_per_batch": 16}
 
@@ -66,7 +64,7 @@ SOURCES: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_stop_iteration_of_users_code_is_an_error_and_not_the_end(collect: "Collect", source: str) -> None:
+def test_stop_iteration_of_users_code_is_an_error_and_not_the_end(collect: Collect, source: str) -> None:
     keywords = {"env": CountingEnv, "policy": always_0} | SOURCES[source]() | OPTIONS
     collector = collect(**keywords)
     with pytest.raises((RuntimeError, WorkerFailed), match="StopIteration") as raised:
@@ -104,7 +102,7 @@ def test_stop_iteration_is_an_error_in_every_vectorization(
 
 
 @pytest.mark.parametrize("source", ["environment", "buffer"])
-def test_stop_iteration_is_an_error_of_the_background_fill(collect: "Collect", source: str) -> None:
+def test_stop_iteration_is_an_error_of_the_background_fill(collect: Collect, source: str) -> None:
     class Buffer(Parts):
         def extend(self, frames: Any) -> None:
             if source == "buffer":
@@ -183,7 +181,7 @@ def lost(batches: list[Any]) -> int:
 # Ctrl-C that Python raises in a callback of the garbage collector is reported, and goes no further.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_ctrl_c_at_any_moment_drops_and_counts_batches_of_workers_and_repeats_none(apart: "Collect", mode: str) -> None:
+def test_ctrl_c_at_any_moment_drops_and_counts_batches_of_workers_and_repeats_none(apart: Collect, mode: str) -> None:
     collector = apart(CountingEnv, always_0, mode=mode, **ONE_ENV | {"frames_per_batch": 16 if mode == "sync" else 8})
     batches = [next(collector), *interrupted_at_random(collector, times=30, within_s=0.01)]
     after = len(batches)
@@ -250,7 +248,7 @@ class WaitsForFile(CountingEnv):
         return super().step(action)
 
 
-def test_an_interrupted_round_is_dropped_and_counted(apart: "Collect", tmp_path: Path) -> None:
+def test_an_interrupted_round_is_dropped_and_counted(apart: Collect, tmp_path: Path) -> None:
     """One worker has sent its fragment of the round, and the other one sends it later."""
     go = tmp_path / "go"
     env_kwargs: list[dict[str, Any]] = [{}, {"step": 12, "file": go}]
@@ -280,7 +278,7 @@ def press_ctrl_c() -> None:
 
 @pytest.mark.parametrize(("raises", "error"), [(mine, LookupError), (press_ctrl_c, KeyboardInterrupt)])
 def test_a_batch_is_dropped_whose_postproc_is_interrupted(
-    collect: "Collect", raises: Callable[[], None], error: type[BaseException]
+    collect: Collect, raises: Callable[[], None], error: type[BaseException]
 ) -> None:
     given: list[Any] = []
 
@@ -302,7 +300,7 @@ def test_a_batch_is_dropped_whose_postproc_is_interrupted(
     assert (collector.frames, collector.batches, collector.stats().interrupted) == (48, 3, 2 * collect.workers)
 
 
-def test_frames_are_dropped_whose_buffer_raises(collect: "Collect") -> None:
+def test_frames_are_dropped_whose_buffer_raises(collect: Collect) -> None:
     class Busy(Parts):
         errors = 2
 
@@ -324,7 +322,7 @@ def test_frames_are_dropped_whose_buffer_raises(collect: "Collect") -> None:
     assert len(frames["observation"].unique()) == 48 // collect.workers
 
 
-def test_ctrl_c_in_a_buffer_is_raised_once_it_has_the_frames(collect: "Collect") -> None:
+def test_ctrl_c_in_a_buffer_is_raised_once_it_has_the_frames(collect: Collect) -> None:
     class Pressing(Parts):
         def extend(self, frames: Any) -> None:
             press_ctrl_c()
@@ -337,6 +335,6 @@ def test_ctrl_c_in_a_buffer_is_raised_once_it_has_the_frames(collect: "Collect")
     assert (len(buffer), collector.frames, collector.stats().interrupted) == (1, 16, 0)
 
 
-def test_a_postproc_that_returns_none_is_an_error(here: "Collect") -> None:
+def test_a_postproc_that_returns_none_is_an_error(here: Collect) -> None:
     with pytest.raises(JobInvalid, match="`postproc` returned None; return the batch"):
         next(here(CountingEnv, always_0, postproc=lambda batch: None, **ONE_ENV))

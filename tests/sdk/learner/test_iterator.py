@@ -215,6 +215,7 @@ def test_in_mode_async_workers_stop_in_a_pause(apart: "Collect") -> None:
     def policy(observation: Tensor) -> Tensor:
         with taken.get_lock():
             taken.value += 1
+        time.sleep(0.01)  # on a slow machine, too, the pause comes before a worker is 1,000 batches ahead
         return always_0(observation)
 
     def paused() -> bool:
@@ -335,12 +336,14 @@ def test_frames_per_sample_limits_the_background_fill_from_the_first_sample_on(c
     collector = collect(CountingEnv, always_0, replay_buffer=buffer, **OPTIONS)
     collector.start(frames_per_sample=32)
     wait_until(lambda: buffer.write_count >= 200)  # no limit yet
-    for _ in range(5):
-        buffer.sample(4)
-        before = buffer.write_count
-        wait_until(lambda: buffer.write_count >= before + 32)  # noqa: B023
+    low = buffer.write_count
+    buffer.sample(4)
+    high = buffer.write_count + 3 * 16  # batches under way, too
+    for samples in range(1, 6):
+        wait_until(lambda: buffer.write_count >= low + 32 * samples)  # noqa: B023
         time.sleep(0.1)
-        assert buffer.write_count < before + 32 + 3 * 16  # of batches under way, too
+        assert buffer.write_count < high + 32 * samples
+        buffer.sample(4)
     collector.async_shutdown(timeout_s=30)
 
 

@@ -11,7 +11,7 @@ from textwrap import dedent
 
 import psutil
 import pytest
-from tests.job_server import Server, StartWorker, StartWorkers
+from tests.job_server import Server
 from tests.waiting import wait_until
 
 import rollfleet
@@ -105,11 +105,11 @@ def shared() -> set[str]:
 @pytest.mark.parametrize("end", list(ENDS))
 @pytest.mark.parametrize("where", BEFORE)
 def test_nothing_outlives_a_program_whose_collector_was(
-    where: str, end: str, use: str, server: Server, start_workers: StartWorkers, tmp_path: Path
+    where: str, end: str, use: str, server: Server, tmp_path: Path
 ) -> None:
     before = shared()
     if where == "nats":
-        start_workers()
+        server.start_workers()
     learner = Learner(where, use, end, tmp_path, server.url(Role.LEARNER))
     try:
         code, errors = learner.wait()
@@ -122,11 +122,9 @@ def test_nothing_outlives_a_program_whose_collector_was(
 
 
 @pytest.mark.parametrize("use", ["iterated", "started", "limited"])
-def test_a_dropped_collector_over_nats_closes_its_connection_and_ends_its_threads(
-    server: Server, start_worker: StartWorker, use: str
-) -> None:
+def test_a_dropped_collector_over_nats_closes_its_connection_and_ends_its_threads(server: Server, use: str) -> None:
     job = server.provision(policy={"random": {}})
-    start_worker(job, 0).wait_for(WorkerState.WAITING_FOR_LEARNER)  # its job exists
+    server.start_worker(job, 0).wait_for(WorkerState.WAITING_FOR_LEARNER)  # its job exists
     before = held_for(server)
     buffer = ReplayBuffer(1000)
     url = server.url(Role.LEARNER)

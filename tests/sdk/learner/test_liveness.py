@@ -2,19 +2,18 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
-from tests.job_server import Connect, Server, StartWorker, StartWorkers
+from tests.job_server import Connect, Server
 from tests.sdk.nats.numbered_batches import of, publish, values
+from tests.sdk.places import Collect
 from tests.waiting import wait_until
 
-from rollfleet import ActorCritic, Collector, Processes
+from rollfleet import ActorCritic
 from rollfleet.testing import CountingEnv
 from rollfleet_api import streams
 from rollfleet_api.messages import WorkerState
@@ -23,74 +22,42 @@ from rollfleet_api.ranks import ALONE
 
 ASYNC: dict[str, Any] = {"mode": "Async", "workers": 1, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
 SUSPECT: dict[str, Any] = {"failure": {"suspectAfterSeconds": 3}}
-PATIENCE_S = 30.0
-
-
-class Gated(CountingEnv):
-    """Steps that wait while the gate is shut."""
-
-    gate: ClassVar[threading.Event] = threading.Event()
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        assert self.gate.wait(PATIENCE_S)
-        return super().step(action)
-
-
-@pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    """A gate that is open, and that opens again after the test."""
-    Gated.gate.set()
-    yield Gated.gate
-    Gated.gate.set()
 
 
 def test_a_hanging_step_is_reported_with_its_worker_and_seconds_until_it_ends(
-    gate: threading.Event, connect: Connect, start_workers: StartWorkers, caplog: pytest.LogCaptureFixture
-) -> None:
-    start_workers(**ASYNC | SUSPECT | {"env": {"entrypoint": f"{__name__}:Gated"}})
-    collector = connect()
-    next(collector)
-    assert "environment step" not in caplog.text
-    gate.clear()
-    wait_until(lambda: "default/test: worker 0 has been in one environment step for " in caplog.text)
-    gate.set()
-    list(islice(collector, 5))
-    wait_until(lambda: all(status.in_step_s < 1.0 for status in collector.stats().workers.values()))
-    assert caplog.text.count("environment step") == 1
-
-
-def test_over_processes_a_hanging_step_is_reported_too(
-    gate: threading.Event, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    apart: Collect, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shut = tmp_path / "shut"
 
-    class Shut(Gated):
-        def step(self, action: np.int64) -> Any:
+    class Gated(CountingEnv):
+        def step(self, action: Any) -> Any:
             while shut.exists():
                 time.sleep(0.01)
             return super().step(action)
 
-    def open_when_asked() -> None:
+    def open_when_reported() -> None:
         try:
             wait_until(lambda: "worker 0 has been in one environment step for " in caplog.text)
         finally:
             shut.unlink()
 
-    processes = Processes(start_method="fork", suspect_after_s=3)
-    with Collector(Shut, frames_per_batch=8, workers=1, processes=processes) as collector:
-        next(collector)
-        shut.touch()
-        opening = threading.Thread(target=open_when_asked)
-        opening.start()
-        list(islice(collector, 10))
-        opening.join()
+    keywords = {"mode": "async", "workers": 1, "num_envs": 1, "frames_per_batch": 8, "suspect_after_s": 3}
+    collector = apart(Gated, **keywords)
+    next(collector)
+    assert "environment step" not in caplog.text
+    shut.touch()
+    opening = threading.Thread(target=open_when_reported)
+    opening.start()
+    list(islice(collector, 10))
+    opening.join()
+    wait_until(lambda: all(status.in_step_s < 1.0 for status in collector.stats().workers.values()))
     assert caplog.text.count("environment step") == 1
 
 
 def test_a_silent_worker_is_reported_and_a_round_continues_without_it(
-    connect: Connect, start_workers: StartWorkers, caplog: pytest.LogCaptureFixture
+    connect: Connect, caplog: pytest.LogCaptureFixture, server: Server
 ) -> None:
-    workers = start_workers(**ASYNC | SUSPECT | {"mode": "Sync", "workers": 2})
+    workers = server.start_workers(**ASYNC | SUSPECT | {"mode": "Sync", "workers": 2})
     collector = connect()
     while next(collector).shape[0] != 2:
         pass
@@ -119,8 +86,8 @@ def test_a_batch_redelivered_to_a_busy_learner_is_yielded_once(
     wait_until(lambda: server.queued() == 0)
 
 
-def test_the_workers_wait_for_space_is_counted(server: Server, connect: Connect, start_worker: StartWorker) -> None:
-    worker = start_worker(server.provision(**ASYNC), 0)
+def test_the_workers_wait_for_space_is_counted(server: Server, connect: Connect) -> None:
+    worker = server.start_worker(server.provision(**ASYNC), 0)
     collector = connect()
     next(collector)
     assert collector.stats().waited_for_weights_s == 0
@@ -129,10 +96,8 @@ def test_the_workers_wait_for_space_is_counted(server: Server, connect: Connect,
     assert collector.stats().waited_for_weights_s == 0
 
 
-def test_the_workers_wait_for_the_next_round_is_counted(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
-    worker = start_worker(server.provision(**ASYNC | {"mode": "Sync"}), 0)
+def test_the_workers_wait_for_the_next_round_is_counted(server: Server, connect: Connect) -> None:
+    worker = server.start_worker(server.provision(**ASYNC | {"mode": "Sync"}), 0)
     collector = connect()
     next(collector)
     worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
@@ -142,8 +107,8 @@ def test_the_workers_wait_for_the_next_round_is_counted(
     assert collector.stats().waited_for_weights_s == 0
 
 
-def test_the_workers_wait_for_weights_is_counted(server: Server, connect: Connect, start_worker: StartWorker) -> None:
-    worker = start_worker(server.provision(**ASYNC | {"policy": {"mlp": {}}}), 0)
+def test_the_workers_wait_for_weights_is_counted(server: Server, connect: Connect) -> None:
+    worker = server.start_worker(server.provision(**ASYNC | {"policy": {"mlp": {}}}), 0)
     env = gymnasium.make("CartPole-v1")
     collector = connect()
     collector._director.direct()

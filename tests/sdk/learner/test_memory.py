@@ -4,15 +4,12 @@ import gc
 import tracemalloc
 from collections.abc import Callable
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING
 
 import gymnasium
 import pytest
+from tests.job_server import Server
 
-from rollfleet import ActorCritic, Collector, CollectorJob
-
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
+from rollfleet import ActorCritic, Collector
 
 WARM_UP, MEASURED = 200, 300
 KEPT_BYTES_PER_BATCH = 100.0  # a forgotten future alone takes some 200
@@ -22,16 +19,13 @@ KEPT_BYTES_PER_BATCH = 100.0  # a forgotten future alone takes some 200
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
 def test_learner_and_workers_keep_no_memory_of_past_batches(
-    mode: str,
-    server: "Server",
-    connect: Callable[..., Collector],
-    start_worker: "Callable[[CollectorJob, int], WorkerThread]",
+    mode: str, server: Server, connect: Callable[..., Collector]
 ) -> None:
     job = server.provision(
         mode=mode, workers=2, env={"id": "CartPole-v1", "numEnvs": 4}, collect={"framesPerBatch": 32}
     )
     for index in range(job.spec.workers):
-        start_worker(job, index)
+        server.start_worker(job, index)
     env = gymnasium.make("CartPole-v1")
     with connect(ActorCritic(env.observation_space, env.action_space)) as collector:
         tracemalloc.start()

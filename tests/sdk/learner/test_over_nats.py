@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic, always
+from tests.job_server import Connect, Server, actor_critic, always
 
 from rollfleet.errors import JobEnded, LearnerReplaced, MessageTooLarge, NoWeights
 from rollfleet.nats.streams import deprovision
@@ -26,14 +26,14 @@ def workers_of(batch: Any) -> list[int]:
 
 
 def test_weights_for_some_workers_reach_these_alone_also_those_that_join_later(
-    server: Server, connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect
 ) -> None:
     job = server.provision(**SYNC | {"weights": {"interval": 0}})
-    start_worker(job, 0)
+    server.start_worker(job, 0)
     with connect() as collector:
         assert collector.update_policy_weights_(always(actor_critic(), 0)) == 1
         assert collector.update_policy_weights_(always(actor_critic(), 1), worker_ids=[1]) == 2
-        start_worker(job, 1)
+        server.start_worker(job, 1)
         batch = next(collector)
         fragments = batch["collector", "policy_version"].split(4)
         assert [set(fragment.flatten().tolist()) for fragment in fragments] == [{1}, {2}]
@@ -42,10 +42,8 @@ def test_weights_for_some_workers_reach_these_alone_also_those_that_join_later(
         assert (next(collector)["collector", "policy_version"] == 3).all()
 
 
-def test_workers_without_weights_wait_and_an_endless_wait_raises_no_weights(
-    connect: Connect, start_workers: StartWorkers
-) -> None:
-    start_workers(**ASYNC | {"weights": {"interval": 0}})
+def test_workers_without_weights_wait_and_an_endless_wait_raises_no_weights(connect: Connect, server: Server) -> None:
+    server.start_workers(**ASYNC | {"weights": {"interval": 0}})
     with connect() as collector:
         with pytest.raises(NoWeights, match="update_policy_weights_"):
             next(collector)
@@ -54,10 +52,8 @@ def test_workers_without_weights_wait_and_an_endless_wait_raises_no_weights(
         assert next(collector).shape == (4, 8)
 
 
-def test_a_second_learner_takes_over_and_the_first_raises_learner_replaced(
-    connect: Connect, start_workers: StartWorkers
-) -> None:
-    start_workers(**ASYNC)
+def test_a_second_learner_takes_over_and_the_first_raises_learner_replaced(connect: Connect, server: Server) -> None:
+    server.start_workers(**ASYNC)
     first = connect(actor_critic())
     next(first)
     with connect(actor_critic()) as second:
@@ -67,9 +63,7 @@ def test_a_second_learner_takes_over_and_the_first_raises_learner_replaced(
         assert next(second)["collector", "policy_version"].min() >= 1
 
 
-def test_weights_with_too_many_parameters_are_refused(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
+def test_weights_with_too_many_parameters_are_refused(server: Server, connect: Connect) -> None:
     server.provision(**SYNC)
     collector = connect()
     collector.update_policy_weights_({f"layer{number}.weight": torch.zeros(1) for number in range(20_000)})
@@ -77,10 +71,8 @@ def test_weights_with_too_many_parameters_are_refused(
         next(collector)
 
 
-def test_a_learner_of_a_deleted_job_raises_job_ended(
-    server: Server, connect: Connect, start_workers: StartWorkers
-) -> None:
-    start_workers(**ASYNC)
+def test_a_learner_of_a_deleted_job_raises_job_ended(server: Server, connect: Connect) -> None:
+    server.start_workers(**ASYNC)
     collector = connect(actor_critic())
     next(collector)
     admin = server.link()
@@ -92,9 +84,9 @@ def test_a_learner_of_a_deleted_job_raises_job_ended(
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
 def test_a_returning_learner_continues_with_the_next_version_and_the_same_workers(
-    spec: dict[str, Any], connect: Connect, start_workers: StartWorkers
+    spec: dict[str, Any], connect: Connect, server: Server
 ) -> None:
-    workers = start_workers(**spec)
+    workers = server.start_workers(**spec)
 
     def crash() -> None:
         with connect(actor_critic()) as collector:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic, join_all
+from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.running import running
 from tests.sdk.batch_sender import Sender
 from tests.sdk.concurrent_calls import at_once, begin
@@ -43,10 +43,8 @@ def both(connect: Connect, ranks: int = 2, **more: Any) -> list[Collector]:
     return [connect(actor_critic(), rank=0, ranks=ranks, **more), *later]
 
 
-def test_in_mode_sync_each_rank_gets_its_workers_fragments_of_every_round(
-    connect: Connect, start_workers: StartWorkers
-) -> None:
-    workers = start_workers(**SYNC | {"collect": {"framesPerBatch": 64, "totalFrames": 64 * 20}})
+def test_in_mode_sync_each_rank_gets_its_workers_fragments_of_every_round(connect: Connect, server: Server) -> None:
+    workers = server.start_workers(**SYNC | {"collect": {"framesPerBatch": 64, "totalFrames": 64 * 20}})
 
     def go(collector: Collector) -> list[Any]:
         with collector:
@@ -68,10 +66,8 @@ def test_in_mode_sync_each_rank_gets_its_workers_fragments_of_every_round(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_drops_its_part_of_a_round_delays_no_other(
-    rank: int, connect: Connect, start_workers: StartWorkers
-) -> None:
-    start_workers(**SYNC)
+def test_a_rank_that_drops_its_part_of_a_round_delays_no_other(rank: int, connect: Connect, server: Server) -> None:
+    server.start_workers(**SYNC)
     given: list[Any] = []
 
     def postproc(batch: Any) -> Any:
@@ -91,8 +87,8 @@ def test_a_rank_that_drops_its_part_of_a_round_delays_no_other(
     assert at_once(go, collectors) == [0, 2]
 
 
-def test_no_round_opens_before_every_rank_received_the_last_one(connect: Connect, start_workers: StartWorkers) -> None:
-    start_workers(**SYNC)
+def test_no_round_opens_before_every_rank_received_the_last_one(connect: Connect, server: Server) -> None:
+    server.start_workers(**SYNC)
     leader, other = both(connect)
     next(leader)
     ahead = begin(next, leader)
@@ -108,9 +104,9 @@ def test_no_round_opens_before_every_rank_received_the_last_one(connect: Connect
 
 
 def test_in_mode_async_each_batch_goes_to_its_workers_rank_and_frames_count_over_all_ranks(
-    connect: Connect, start_workers: StartWorkers
+    connect: Connect, server: Server
 ) -> None:
-    workers = start_workers(**ASYNC | {"collect": {"framesPerBatch": 16, "totalFrames": 16 * 100}})
+    workers = server.start_workers(**ASYNC | {"collect": {"framesPerBatch": 16, "totalFrames": 16 * 100}})
 
     def go(collector: Collector) -> list[Any]:
         with collector:
@@ -125,9 +121,9 @@ def test_in_mode_async_each_batch_goes_to_its_workers_rank_and_frames_count_over
     join_all(workers)
 
 
-def test_rank_0_alone_sends_versions(server: Server, connect: Connect, start_worker: StartWorker) -> None:
+def test_rank_0_alone_sends_versions(server: Server, connect: Connect) -> None:
     job = server.provision(**ASYNC | {"weights": {"interval": 0, "maxLag": 1}})
-    workers = [start_worker(job, index) for index in range(WORKERS)]
+    workers = [server.start_worker(job, index) for index in range(WORKERS)]
     leader, other = both(connect)
     assert other.update_policy_weights_() == 0
     next(leader)
@@ -253,8 +249,8 @@ def test_batches_sent_before_the_job_shrank_reach_their_rank(server: Server, con
     assert sorted(values(other, 2)) == [1.0, 3.0]
 
 
-def test_when_rank_0_starts_again_the_others_follow_it(connect: Connect, start_workers: StartWorkers) -> None:
-    workers = start_workers(**SYNC)
+def test_when_rank_0_starts_again_the_others_follow_it(connect: Connect, server: Server) -> None:
+    workers = server.start_workers(**SYNC)
     leader, other = both(connect)
     at_once(lambda collector: list(islice(collector, 3)), [leader, other])
     leader.detach()
@@ -267,10 +263,8 @@ def test_when_rank_0_starts_again_the_others_follow_it(connect: Connect, start_w
     join_all(workers)
 
 
-def test_nats_may_be_killed_and_started_again_under_several_ranks(
-    server: Server, connect: Connect, start_workers: StartWorkers
-) -> None:
-    start_workers(**SYNC)
+def test_nats_may_be_killed_and_started_again_under_several_ranks(server: Server, connect: Connect) -> None:
+    server.start_workers(**SYNC)
     collectors = both(connect)
     at_once(lambda collector: list(islice(collector, 3)), collectors)
     server.kill()
@@ -280,9 +274,7 @@ def test_nats_may_be_killed_and_started_again_under_several_ranks(
     assert [collector.stats().missed for collector in collectors] == [0, 0]
 
 
-def test_a_completed_job_does_not_end_ranks_that_come_before_the_next_rank_0(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
+def test_a_completed_job_does_not_end_ranks_that_come_before_the_next_rank_0(server: Server, connect: Connect) -> None:
     job = server.provision(**SYNC)
     connect(actor_critic()).shutdown()
     leader, other = both(connect)
@@ -291,7 +283,7 @@ def test_a_completed_job_does_not_end_ranks_that_come_before_the_next_rank_0(
     while transport.leader.control.session == 1:
         assert not running[0].done()
     for index in range(WORKERS):
-        start_worker(job, index)
+        server.start_worker(job, index)
     assert [len(each.result(30)) for each in running] == [2, 2]
 
 

@@ -1,16 +1,14 @@
 """The number of workers changes during a run, and the iterator continues: real workers, a real nats-server."""
 
 import threading
-import time
+from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import pytest
-from tests.job_server import Connect, Server, StartWorker, StartWorkers
+from tests.job_server import Connect, Server, actor_critic
 from tests.waiting import wait_until
 
-from rollfleet import ActorCritic, Collector
-from rollfleet.nats.link import Link
+from rollfleet import Collector
 from rollfleet.nats.state import read_state
 from rollfleet_api.messages import LearnerStatus
 
@@ -36,14 +34,14 @@ def until_shared_among(workers: int, collector: Collector) -> None:
 
 
 def test_sync_job_goes_from_2_to_4_to_1_workers_with_batches_of_the_same_frames(
-    server: Server, connect: Connect, start_worker: StartWorker, start_workers: StartWorkers
+    server: Server, connect: Connect
 ) -> None:
-    started = start_workers(**SYNC, workers=2)
+    started = server.start_workers(**SYNC, workers=2)
     collector = connect()
     until_shared_among(2, collector)
 
     job = server.provision(**SYNC, workers=4)
-    started += [start_worker(job, index) for index in (2, 3)]
+    started += [server.start_worker(job, index) for index in (2, 3)]
     until_shared_among(4, collector)
 
     for worker in started[1:]:
@@ -58,77 +56,61 @@ def test_sync_job_goes_from_2_to_4_to_1_workers_with_batches_of_the_same_frames(
     assert [worker.transport.incarnation for worker in started] == [0] * 4  # no worker restarted
 
 
-def test_the_default_of_max_lag_follows_the_number_of_workers(
-    server: Server, connect: Connect, start_worker: StartWorker, start_workers: StartWorkers
-) -> None:
+def test_the_default_of_max_lag_follows_the_number_of_workers(server: Server, connect: Connect) -> None:
     spec = SYNC | {"mode": "Async"}
-    start_workers(**spec, workers=1)
+    server.start_workers(**spec, workers=1)
     collector = connect()
     next(collector)
     admission = collector._gatherer.admission
     assert admission.max_lag == 4
     job = server.provision(**spec, workers=3)
     for index in (1, 2):
-        start_worker(job, index)
+        server.start_worker(job, index)
     while admission.max_lag != 8:
         next(collector)
 
 
-def test_the_learner_reports_its_loops_wait_for_data(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
+def test_the_learner_reports_its_loops_wait_for_data(server: Server, connect: Connect) -> None:
     job = server.provision(**SYNC, workers=1)
-    collector, link = connect(), server.link()
-    worker = start_worker(job, 0)
+    collector = connect()
+    worker = server.start_worker(job, 0)
     next(collector)
-    first_s = waited_s(link, longer_than_s=0.0)
+    first_s = reported(server, lambda status: status.waited_s).waited_s or 0.0
     worker.leave()
     worker.join()
-    threading.Timer(2.5, lambda: start_worker(job, 0)).start()
+    threading.Timer(2.5, lambda: server.start_worker(job, 0)).start()
     next(collector)
-    waited_s(link, longer_than_s=first_s + 2.0)
+    reported(server, lambda status: status.waited_s and status.waited_s > first_s + 2.0)
 
 
-def test_the_learner_reports_the_number_of_episodes(
-    server: Server, connect: Connect, start_workers: StartWorkers
-) -> None:
-    start_workers(**SYNC, workers=1)
-    collector, link = connect(), server.link()
-
-    def reported() -> LearnerStatus | None:
-        return link.call(read_state(link, link.subjects.learner, LearnerStatus), timeout_s=5)
-
+def test_the_learner_reports_the_number_of_episodes(server: Server, connect: Connect) -> None:
+    server.start_workers(**SYNC, workers=1)
+    collector = connect()
     while len(collector.episode_returns) < 3:
         next(collector)
-    wait_until(lambda: (status := reported()) and status.episodes == len(collector.episode_returns))
+    reported(server, lambda status: status.episodes == len(collector.episode_returns))
 
 
-def test_the_reported_lowest_version_covers_present_workers_only(
-    server: Server, connect: Connect, start_workers: StartWorkers
-) -> None:
-    workers = start_workers(**SYNC | {"mode": "Async", "policy": {"mlp": {}}}, workers=2)
-    env, link = gymnasium.make("CartPole-v1"), server.link()
-    collector = connect(ActorCritic(env.observation_space, env.action_space))
+def test_the_reported_lowest_version_covers_present_workers_only(server: Server, connect: Connect) -> None:
+    workers = server.start_workers(**SYNC | {"mode": "Async", "policy": {"mlp": {}}}, workers=2)
+    collector = connect(actor_critic())
     while set(collector.versions()) != {0, 1}:
         next(collector)
     workers[1].leave()
     while collector.workers != (0,):
         next(collector)
     left_at = collector.stats().workers[1].version
-    for _ in range(100):
-        next(collector)
-        status = link.call(read_state(link, link.subjects.learner, LearnerStatus), timeout_s=5)
-        if status and status.applied_version > left_at:
-            return
-        time.sleep(0.1)
-    pytest.fail(f"worker 1 left at version {left_at}, and the heartbeat is still {status}")
+    reported(server, lambda status: next(collector) is not None and status.applied_version > left_at)
 
 
-def waited_s(link: Link, *, longer_than_s: float) -> float:
-    """Return the value in the learner's heartbeat, once it exceeds this one."""
-    for _ in range(100):
-        status = link.call(read_state(link, link.subjects.learner, LearnerStatus), timeout_s=5)
-        if status and status.waited_s is not None and status.waited_s > longer_than_s:
-            return status.waited_s
-        time.sleep(0.1)
-    pytest.fail(f"the heartbeat is still {status}")
+def reported(server: Server, holds: Callable[[LearnerStatus], object]) -> LearnerStatus:
+    """Return the learner's heartbeat, once this holds for it."""
+    link = server.link()
+
+    def heartbeat() -> LearnerStatus | None:
+        return link.call(read_state(link, link.subjects.learner, LearnerStatus), timeout_s=5)
+
+    wait_until(lambda: (status := heartbeat()) and holds(status))
+    status = heartbeat()
+    assert status is not None
+    return status

@@ -3,23 +3,20 @@
 import time
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
-from tests.job_server import Connect, Server, StartWorker, actor_critic, join_all
+from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.sdk.concurrent_calls import begin
 from tests.sdk.counting import Parts, always_0
+from tests.sdk.places import Collect
 
 from rollfleet import CollectorJob, split_trajectories
 from rollfleet.data.batch import MASK, TRAJECTORY
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.testing import CountingEnv
 from rollfleet_api.messages import WorkerState
-
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
-
 
 STEPS = 1000  # of each worker in a round
 
@@ -43,7 +40,7 @@ def keywords(*step_s: float, steps: int = STEPS, **more: Any) -> dict[str, Any]:
     return {"env_kwargs": env_kwargs, "workers": workers, "num_envs": 1, "frames_per_batch": steps * workers} | more
 
 
-def test_a_slow_worker_is_cut_at_the_threshold_and_the_mask_shows_where(apart: "Collect") -> None:
+def test_a_slow_worker_is_cut_at_the_threshold_and_the_mask_shows_where(apart: Collect) -> None:
     collector = apart(Slow, always_0, stragglers_threshold=0.6, **keywords(0, 0.02))
     batch = next(collector)
     assert batch.batch_size == (2, STEPS)
@@ -58,7 +55,7 @@ def test_a_slow_worker_is_cut_at_the_threshold_and_the_mask_shows_where(apart: "
     assert (collector.stats().stale, collector.stats().missed) == (0, 0)
 
 
-def test_over_many_rounds_no_frame_of_an_episode_is_lost_or_mixed(apart: "Collect") -> None:
+def test_over_many_rounds_no_frame_of_an_episode_is_lost_or_mixed(apart: Collect) -> None:
     collector = apart(Slow, always_0, stragglers_threshold=0.5, **keywords(0, 0.02))
     rows: dict[int, list[Any]] = {0: [], 1: []}
     frames = 0
@@ -84,7 +81,7 @@ def test_over_many_rounds_no_frame_of_an_episode_is_lost_or_mixed(apart: "Collec
     assert list(collector.episode_lengths) == lengths[-100:]
 
 
-def test_the_threshold_is_the_fraction_of_workers_that_closes_a_round(apart: "Collect") -> None:
+def test_the_threshold_is_the_fraction_of_workers_that_closes_a_round(apart: Collect) -> None:
     """0.7 of 3 workers are 2: with two slow workers, the round waits for the faster one."""
     steps = 60
     collector = apart(Slow, always_0, stragglers_threshold=0.7, **keywords(0, 0.005, 0.2, steps=steps))
@@ -109,7 +106,7 @@ SHAPES = {"envs": (4, 20), "time": (2, 40), "stack": (2, 2, 20)}
 
 
 @pytest.mark.parametrize("how", SHAPES)
-def test_a_worker_that_has_not_begun_has_rows_of_padding(apart: "Collect", tmp_path: Path, how: str) -> None:
+def test_a_worker_that_has_not_begun_has_rows_of_padding(apart: Collect, tmp_path: Path, how: str) -> None:
     go = tmp_path / "go"
     options: dict[str, Any] = keywords(0, 0, steps=40, num_envs=2, cat_results=how)
     options["env_kwargs"] = [{}, {"file": go}]
@@ -134,7 +131,7 @@ def test_a_worker_that_has_not_begun_has_rows_of_padding(apart: "Collect", tmp_p
     assert (batch[TRAJECTORY] >= 0).all()
 
 
-def test_split_trajectories_and_buffers_leave_rows_of_padding_out(apart: "Collect", tmp_path: Path) -> None:
+def test_split_trajectories_and_buffers_leave_rows_of_padding_out(apart: Collect, tmp_path: Path) -> None:
     for more in ({"postproc": split_trajectories}, {"replay_buffer": (parts := Parts())}):
         go = tmp_path / f"{len(more)}{next(iter(more))}"
         options: dict[str, Any] = keywords(0, 0, steps=20)
@@ -150,9 +147,7 @@ def test_split_trajectories_and_buffers_leave_rows_of_padding_out(apart: "Collec
         assert {split(int(each))[0] for each in batch[TRAJECTORY].unique() if each >= 0} == {0}
 
 
-def test_whole_trajectories_of_a_worker_that_has_not_begun_are_rows_of_padding(
-    apart: "Collect", tmp_path: Path
-) -> None:
+def test_whole_trajectories_of_a_worker_that_has_not_begun_are_rows_of_padding(apart: Collect, tmp_path: Path) -> None:
     go = tmp_path / "go"
     options: dict[str, Any] = keywords(0, 0, steps=20, trajs_per_batch=3)
     options["env_kwargs"] = [{}, {"file": go}]
@@ -162,7 +157,7 @@ def test_whole_trajectories_of_a_worker_that_has_not_begun_are_rows_of_padding(
     assert batch[MASK].sum(1).tolist() == [7, 7, 7, 0, 0, 0]
 
 
-def test_without_a_threshold_the_round_waits_for_all_workers(apart: "Collect") -> None:
+def test_without_a_threshold_the_round_waits_for_all_workers(apart: Collect) -> None:
     collector = apart(Slow, always_0, **keywords(0, 0.02, steps=30))
     batch = next(collector)
     assert MASK not in batch.keys(True)
@@ -182,17 +177,17 @@ def job_of(server: Server, workers: int) -> CollectorJob:
 
 @pytest.mark.parametrize("comes", [False, True], ids=["never", "late"])
 def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
-    comes: bool, server: Server, connect: Connect, start_worker: StartWorker
+    comes: bool, server: Server, connect: Connect
 ) -> None:
     job = job_of(server, workers=2)
-    workers = [start_worker(job, 0)]
+    workers = [server.start_worker(job, 0)]
     collector = connect(actor_critic())
     first = begin(next, collector)
     while not collector._director.run_state.closed:
         assert not first.done()
         time.sleep(0.01)
     if comes:
-        workers.append(start_worker(job, 1))
+        workers.append(server.start_worker(job, 1))
         workers[1].wait_for(WorkerState.WAITING_FOR_LEARNER)
     batch = first.result(20)
     assert batch.shape == (4, 8)

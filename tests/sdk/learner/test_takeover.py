@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic, always, join_all
+from tests.job_server import Connect, Server, actor_critic, always, join_all
 from tests.waiting import wait_until
 from torch import nn
 
@@ -24,9 +24,9 @@ SYNC: dict[str, Any] = {
 
 @pytest.mark.parametrize("broken", ["control", "manifest", "learner"])
 def test_unreadable_messages_are_skipped_and_sessions_and_versions_count_on(
-    broken: str, server: Server, connect: Connect, start_workers: StartWorkers
+    broken: str, server: Server, connect: Connect
 ) -> None:
-    workers = start_workers(**SYNC)
+    workers = server.start_workers(**SYNC)
     collector = connect(actor_critic())
     list(islice(collector, 3))
     collector.detach()
@@ -41,9 +41,9 @@ def test_unreadable_messages_are_skipped_and_sessions_and_versions_count_on(
 
 
 def test_a_learner_that_returns_with_older_weights_is_noticed(
-    connect: Connect, start_workers: StartWorkers, caplog: pytest.LogCaptureFixture
+    connect: Connect, caplog: pytest.LogCaptureFixture, server: Server
 ) -> None:
-    start_workers(**SYNC | {"workers": 1})
+    server.start_workers(**SYNC | {"workers": 1})
     policy = actor_critic()
     first = connect(policy)
     next(first)
@@ -81,11 +81,9 @@ def test_an_unreadable_heartbeat_keeps_no_learner_from_connecting(server: Server
     assert connect().workers == (0, 1)
 
 
-def test_a_learner_replaced_during_a_disconnection_writes_nothing_any_more(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
+def test_a_learner_replaced_during_a_disconnection_writes_nothing_any_more(server: Server, connect: Connect) -> None:
     job = server.provision(**SYNC | {"workers": 1})
-    worker = start_worker(job, 0)
+    worker = server.start_worker(job, 0)
     replaced = connect(actor_critic())
     next(replaced)
     transport: Any = replaced._transport
@@ -105,12 +103,12 @@ def test_a_learner_replaced_during_a_disconnection_writes_nothing_any_more(
 @pytest.mark.parametrize("interval", [0, 1])
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
 def test_a_version_of_a_replaced_learner_is_never_taken_for_its_successors(
-    mode: str, interval: int, server: Server, connect: Connect, start_worker: StartWorker
+    mode: str, interval: int, server: Server, connect: Connect
 ) -> None:
     """The replaced learner sends a version after its successor has read the newest number."""
     collect = SYNC["collect"] | {"exploration": "Mode"}
     job = server.provision(**SYNC | {"mode": mode, "workers": 1, "collect": collect, "weights": {"interval": interval}})
-    worker = start_worker(job, 0)
+    worker = server.start_worker(job, 0)
     replaced = connect(always(actor_critic(), 0))
     next(replaced)
     policy = always(actor_critic(), 1)
@@ -133,11 +131,9 @@ def test_a_version_of_a_replaced_learner_is_never_taken_for_its_successors(
     worker.join()
 
 
-def test_total_frames_count_over_all_successive_learners_of_a_job(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
+def test_total_frames_count_over_all_successive_learners_of_a_job(server: Server, connect: Connect) -> None:
     frames = SYNC["collect"]["framesPerBatch"]
-    worker = start_worker(
+    worker = server.start_worker(
         server.provision(**SYNC | {"workers": 1, "collect": SYNC["collect"] | {"totalFrames": 5 * frames}}), 0
     )
     first = connect(actor_critic())
@@ -151,11 +147,9 @@ def test_total_frames_count_over_all_successive_learners_of_a_job(
     assert list(connect(actor_critic())) == []  # the job is complete: it waits for no one
 
 
-def test_workers_that_leave_and_join_change_what_a_round_waits_for(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
+def test_workers_that_leave_and_join_change_what_a_round_waits_for(server: Server, connect: Connect) -> None:
     job = server.provision(**SYNC)
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = [server.start_worker(job, index) for index in range(2)]
     with connect(actor_critic()) as collector:
         next(collector)
         assert set(collector.workers) == {0, 1}
@@ -165,12 +159,12 @@ def test_workers_that_leave_and_join_change_what_a_round_waits_for(
         admin.call(admin.js.publish(server.subjects.worker(1), pack(_leaving(left))))
         assert next(collector).numel() > 0
         assert set(collector.workers) == {0}
-        workers[1] = start_worker(job, 1)
+        workers[1] = server.start_worker(job, 1)
         while set(collector.workers) != {0, 1}:
             next(collector)
         assert next(collector).shape[0] == 8
         server.provision(**SYNC | {"workers": 3})
-        workers.append(start_worker(job, 2))
+        workers.append(server.start_worker(job, 2))
         while set(collector.workers) != {0, 1, 2}:
             next(collector)
         assert next(collector).shape[0] == 12

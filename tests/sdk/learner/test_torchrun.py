@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.job_server import Server, StartWorkers, join_all
+from tests.job_server import Server, join_all
+from tests.pages import blocks
 
 from rollfleet_api.address import Address
 from rollfleet_api.permissions import Role
 
 RANKS, WORKERS = 2, 4
 JOB: dict[str, Any] = {"workers": WORKERS, "env": {"id": "CartPole-v1", "numEnvs": 2}}
-
-
-def learner_of(page: str) -> str:
-    return next(re.finditer(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL))[1]
 
 
 def under_torchrun(learner: str, folder: Path, address: Address) -> str:
@@ -40,12 +37,12 @@ def under_torchrun(learner: str, folder: Path, address: Address) -> str:
 
 
 @pytest.mark.slow
-def test_the_documented_learner_trains_under_torchrun(
-    repository: Path, tmp_path: Path, server: Server, start_workers: StartWorkers
-) -> None:
+def test_the_documented_learner_trains_under_torchrun(repository: Path, tmp_path: Path, server: Server) -> None:
     rounds = 6
-    workers = start_workers(**JOB | {"mode": "Sync", "collect": {"framesPerBatch": 64, "totalFrames": 64 * rounds}})
-    learner = learner_of((repository / "docs" / "consumers.md").read_text())
+    workers = server.start_workers(
+        **JOB | {"mode": "Sync", "collect": {"framesPerBatch": 64, "totalFrames": 64 * rounds}}
+    )
+    learner = blocks((repository / "docs" / "consumers.md").read_text(), "python")[0]
     written = under_torchrun(learner, tmp_path, server.address(Role.LEARNER))
     for rank in range(RANKS):
         # Rank 0 may have sent one more version before it knew that the others had received the last batch.
@@ -58,11 +55,11 @@ def test_the_documented_learner_trains_under_torchrun(
 
 @pytest.mark.slow
 def test_in_mode_async_ranks_under_join_may_end_at_different_steps(
-    repository: Path, tmp_path: Path, server: Server, start_workers: StartWorkers
+    repository: Path, tmp_path: Path, server: Server
 ) -> None:
-    workers = start_workers(**JOB | {"mode": "Async", "collect": {"framesPerBatch": 16, "totalFrames": 16 * 20}})
+    workers = server.start_workers(**JOB | {"mode": "Async", "collect": {"framesPerBatch": 16, "totalFrames": 16 * 20}})
     page = (repository / "docs" / "consumers.md").read_text()
-    learner, joining = learner_of(page), "with Join([loss]), rollfleet.connect("
+    learner, joining = blocks(page, "python")[0], "with Join([loss]), rollfleet.connect("
     assert "with Join([loss]): ..." in page
     learner = learner.replace("with rollfleet.connect(", joining)
     learner = "from torch.distributed.algorithms.join import Join\n" + learner

@@ -1,20 +1,18 @@
 """`collector.call`: methods of workers' environments and policies, in every place."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from tests.sdk.counting import always_0
+from tests.sdk.places import Collect
 from tests.waiting import wait_until
 from torch import Tensor, nn
 
 import rollfleet
 from rollfleet.errors import CallFailed, JobEnded, JobInvalid
-
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
 
 
 class Levelled(gymnasium.Env[Any, Any]):
@@ -62,7 +60,7 @@ def levels(batch: Any) -> list[float]:
     return [float(row) for row in batch["next", "observation"][:, -1, 0]]
 
 
-def test_methods_of_environments_are_called_between_batches(collect: "Collect") -> None:
+def test_methods_of_environments_are_called_between_batches(collect: Collect) -> None:
     workers = range(collect.workers)
     collector = collect(Levelled, num_envs=2, frames_per_batch=8 * collect.workers)
     assert collector.call(None, "env.set_level", 3) == {worker: [0, 0] for worker in workers}
@@ -77,7 +75,7 @@ def test_methods_of_environments_are_called_between_batches(collect: "Collect") 
     wait_until(lambda: not any(status.answer for status in collector.stats().workers.values()))
 
 
-def test_methods_of_policies_are_called(collect: "Collect") -> None:
+def test_methods_of_policies_are_called(collect: Collect) -> None:
     collector = collect(Levelled, Described(), num_envs=2, frames_per_batch=8 * collect.workers)
     next(collector)
     for result in collector.call(None, "policy.set_noise", 0.25).values():
@@ -86,7 +84,7 @@ def test_methods_of_policies_are_called(collect: "Collect") -> None:
     assert set(collector.call(None, "policy.noise").values()) == {0.25}
 
 
-def test_in_mode_async_workers_answer_between_two_batches(apart: "Collect") -> None:
+def test_in_mode_async_workers_answer_between_two_batches(apart: Collect) -> None:
     collector = apart(Levelled, num_envs=2, frames_per_batch=8, mode="async")
     next(collector)
     assert collector.call(None, "env.set_level", 7) == {0: [0, 0], 1: [0, 0]}
@@ -94,14 +92,14 @@ def test_in_mode_async_workers_answer_between_two_batches(apart: "Collect") -> N
         pass
 
 
-def test_a_method_may_be_called_while_a_buffer_is_filled(collect: "Collect") -> None:
+def test_a_method_may_be_called_while_a_buffer_is_filled(collect: Collect) -> None:
     buffer = rollfleet.ReplayBuffer(1000)
     collector = collect(Levelled, num_envs=2, frames_per_batch=8 * collect.workers, replay_buffer=buffer)
     collector.start()
     assert collector.call(0, "env.set_level", 1) == {0: [0, 0]}
 
 
-def test_a_call_after_the_last_batch_is_refused_at_once(collect: "Collect") -> None:
+def test_a_call_after_the_last_batch_is_refused_at_once(collect: Collect) -> None:
     collector = collect(Levelled, always_0, num_envs=1, frames_per_batch=8, total_frames=16)
     assert len(list(collector)) == 2
     with pytest.raises(JobEnded, match="is complete, and its workers leave; make a new collector"):
@@ -109,7 +107,7 @@ def test_a_call_after_the_last_batch_is_refused_at_once(collect: "Collect") -> N
 
 
 @pytest.mark.parametrize("method", ["env.broken", "env.missing", "policy.missing"])
-def test_an_error_of_a_method_is_named_and_workers_go_on(collect: "Collect", method: str) -> None:
+def test_an_error_of_a_method_is_named_and_workers_go_on(collect: Collect, method: str) -> None:
     collector = collect(Levelled, Described(), num_envs=2, frames_per_batch=8 * collect.workers)
     with pytest.raises(
         CallFailed, match=rf"^worker 0: {method}: (ArithmeticError: no such level|AttributeError: )"
@@ -120,7 +118,7 @@ def test_an_error_of_a_method_is_named_and_workers_go_on(collect: "Collect", met
     assert len(levels(next(collector))) == 2 * collect.workers
 
 
-def test_environments_in_processes_of_their_own_are_called(here: "Collect") -> None:
+def test_environments_in_processes_of_their_own_are_called(here: Collect) -> None:
     collector = here(Levelled, num_envs=3, frames_per_batch=9, vectorization="async", env_processes=2)
     assert collector.call(None, "env.set_level", 3) == {0: [0, 0, 0]}
     with pytest.raises(CallFailed, match="no such level"):
@@ -137,12 +135,12 @@ def test_environments_in_processes_of_their_own_are_called(here: "Collect") -> N
         ((5, "env.set_level", 3), "there is no worker 5; the workers are"),
     ],
 )
-def test_a_wrong_argument_is_one_error(here: "Collect", arguments: tuple[Any, ...], message: str) -> None:
+def test_a_wrong_argument_is_one_error(here: Collect, arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(JobInvalid, match=f"^{message}"):
         here(Levelled, num_envs=1, frames_per_batch=8).call(*arguments)
 
 
-def test_a_result_that_cannot_be_sent_is_an_error(here: "Collect") -> None:
+def test_a_result_that_cannot_be_sent_is_an_error(here: Collect) -> None:
     collector = here(Levelled, num_envs=1, frames_per_batch=8)
     with pytest.raises(CallFailed, match=r"Generator is no number, text"):
         collector.call(None, "env.np_random")

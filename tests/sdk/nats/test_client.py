@@ -6,7 +6,7 @@ import random
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import nats
 import pytest
@@ -14,13 +14,11 @@ import trustme
 import uvloop
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
+from tests.job_server import Server
 
 from rollfleet.nats.client import LARGE_BYTES, Client, Pieces
 from rollfleet.nats.embedded_server import CONFIG, NatsServer, start_nats_server
 from rollfleet_api.subjects import Subjects
-
-if TYPE_CHECKING:
-    from tests.job_server import Server
 
 SIZES = (0, 1, 100, LARGE_BYTES - 1, LARGE_BYTES, LARGE_BYTES + 1, 300_000, 1_000_000)
 LOOPS = (asyncio.new_event_loop, uvloop.new_event_loop)
@@ -74,7 +72,7 @@ async def carried(sender: NatsClient, receiver: NatsClient, count: int, form: Ca
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize(("sender", "receiver"), [(Client, Client), (Client, NatsClient)])
 def test_messages_arrive_between_this_client_and_plain_ones(
-    server: "Server",
+    server: Server,
     loop: Callable[[], asyncio.AbstractEventLoop],
     sender: type[NatsClient],
     receiver: type[NatsClient],
@@ -183,7 +181,7 @@ def test_an_end_of_a_connection_over_tls_is_no_warning(
     assert "eof_received" not in caplog.text
 
 
-async def test_a_payload_over_the_servers_limit_is_refused_before_it_is_sent(server: "Server") -> None:
+async def test_a_payload_over_the_servers_limit_is_refused_before_it_is_sent(server: Server) -> None:
     client = Client()
     await client.connect(server.url())
     with pytest.raises(nats.errors.MaxPayloadError):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic, join_all
+from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
@@ -105,16 +105,6 @@ def test_chunks_that_a_learner_left_behind_do_not_block_their_worker(server: Ser
     assert values(collector, 1) == [1.0]
 
 
-def test_a_gap_is_counted(server: Server, connect: Connect) -> None:
-    server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}})
-    link = server.link(Role.WORKER)
-    for sequence in (0, 1, 4):
-        publish(link, float(sequence), of(0, sequence))
-    collector = connect()
-    assert values(collector, 3) == [0.0, 1.0, 4.0]
-    assert collector.stats().missed == 2
-
-
 def test_corrupt_batches_are_dropped_and_counted_and_later_ones_arrive(server: Server, connect: Connect) -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}})
     link = server.link(Role.WORKER)
@@ -197,21 +187,19 @@ def test_lost_confirmations_of_chunks_do_not_hold_up_their_batch(lost: int, serv
     collector.detach()
 
 
-def test_chunks_fit_the_servers_max_payload(server: Server, connect: Connect, start_workers: StartWorkers) -> None:
+def test_chunks_fit_the_servers_max_payload(server: Server, connect: Connect) -> None:
     server.kill()
     config = server.folder / "nats.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"max_payload": 4096}))
     server.start_again()
-    start_workers(**SYNC | {"collect": {"framesPerBatch": 1024}})
+    server.start_workers(**SYNC | {"collect": {"framesPerBatch": 1024}})
     with connect(actor_critic()) as collector:
         assert [batch.shape for batch in islice(collector, 3)] == [(8, 128)] * 3
         assert collector.stats().bytes / 6 > 4 * 4096
 
 
-def test_while_the_learner_sleeps_workers_wait_and_the_queue_stays_bounded(
-    server: Server, connect: Connect, start_workers: StartWorkers
-) -> None:
-    workers = start_workers(**ASYNC | {"delivery": {"maxBatchesAhead": 3}})
+def test_while_the_learner_sleeps_workers_wait_and_the_queue_stays_bounded(server: Server, connect: Connect) -> None:
+    workers = server.start_workers(**ASYNC | {"delivery": {"maxBatchesAhead": 3}})
     collector = connect(actor_critic())
     next(collector)
     for worker in workers:
@@ -224,10 +212,8 @@ def test_while_the_learner_sleeps_workers_wait_and_the_queue_stays_bounded(
 
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
-def test_nats_can_be_killed_and_restarted(
-    spec: dict[str, Any], server: Server, connect: Connect, start_workers: StartWorkers
-) -> None:
-    workers = start_workers(**spec)
+def test_nats_can_be_killed_and_restarted(spec: dict[str, Any], server: Server, connect: Connect) -> None:
+    workers = server.start_workers(**spec)
     with connect(actor_critic()) as collector:
         seen = [batch["collector", "traj_ids"] for batch in islice(collector, 5)]
         for _ in range(2):
@@ -242,21 +228,14 @@ def test_nats_can_be_killed_and_restarted(
         assert worker.transport.incarnation == 0
 
 
-def test_a_worker_that_waits_for_space_leaves_when_the_job_completes(server: Server, start_worker: StartWorker) -> None:
+def test_a_worker_that_waits_for_space_leaves_when_the_job_completes(server: Server) -> None:
     job = server.provision(**ASYNC | {"policy": {"random": {}}})
     learner = server.link(Role.LEARNER)
     control = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0)
     learner.call(learner.store(learner.subjects.control, pack(control)))
-    worker = start_worker(job, 0)
+    worker = server.start_worker(job, 0)
     worker.wait_for(WorkerState.WAITING_FOR_LEARNER)  # the first batch takes its slot
     learner.call(learner.store(learner.subjects.control, pack(replace(control, phase=LearnerPhase.COMPLETE))))
     worker.join()
     assert worker.status is not None
     assert worker.status.state is WorkerState.COMPLETE
-
-
-def test_no_two_workers_get_the_same_incarnation(server: Server, start_worker: StartWorker) -> None:
-    server.provision(**ASYNC)
-    ports = [NatsWorkerTransport(server.link(Role.WORKER), 0) for _ in range(5)]
-    assert [transport.incarnation for transport in ports] == [0, 1, 2, 3, 4]
-    assert NatsWorkerTransport(server.link(Role.WORKER), 1).incarnation == 0

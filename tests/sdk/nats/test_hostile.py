@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from tests.job_server import Connect, Server, StartWorker, WorkerThread
+from tests.job_server import Connect, Server, WorkerThread
 from tests.sdk.batch_sender import Sender
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
@@ -89,10 +89,10 @@ def test_a_fragment_longer_than_the_jobs_is_dropped(server: Server, connect: Con
     assert collector.stats().corrupt == 1
 
 
-def test_a_worker_collects_no_more_steps_than_the_job_asks_for(server: Server, start_worker: StartWorker) -> None:
+def test_a_worker_collects_no_more_steps_than_the_job_asks_for(server: Server) -> None:
     job = server.provision(**SYNC | {"workers": 1})
     transport = NatsTransport(server.link(Role.LEARNER), job)
-    worker = start_worker(job, 0)
+    worker = server.start_worker(job, 0)
     worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
     run(transport, version=0, round=1, steps=1 << 40)
     (arrival,) = receive(transport)

@@ -10,12 +10,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
 import pytest
 import trustme
 from nats.aio.subscription import Subscription
 from tests.held import held
+from tests.job_server import Server
 from tests.waiting import wait_until
 
 from rollfleet.errors import ConnectionFailed, Timeout
@@ -25,9 +25,6 @@ from rollfleet.nats.state import read_bytes, read_job
 from rollfleet_api.address import Address
 from rollfleet_api.messages import Lease, pack
 from rollfleet_api.permissions import Role
-
-if TYPE_CHECKING:
-    from tests.job_server import Server
 
 
 async def loop_thread() -> str:
@@ -48,7 +45,7 @@ def wait_for_refused_attempts(caplog: pytest.LogCaptureFixture, count: int) -> N
     wait_until(lambda: sum("refused" in message for message in caplog.messages) >= count)
 
 
-def test_calls_work_inside_a_running_event_loop(server: "Server") -> None:
+def test_calls_work_inside_a_running_event_loop(server: Server) -> None:
     server.provision()
 
     async def notebook() -> None:
@@ -60,7 +57,7 @@ def test_calls_work_inside_a_running_event_loop(server: "Server") -> None:
     asyncio.run(notebook())
 
 
-def test_calls_from_many_threads_do_not_mix_their_answers(server: "Server") -> None:
+def test_calls_from_many_threads_do_not_mix_their_answers(server: Server) -> None:
     link = server.link()
 
     async def echo(value: int) -> int:
@@ -79,7 +76,7 @@ def test_calls_from_many_threads_do_not_mix_their_answers(server: "Server") -> N
     assert answers == {value: value for value in range(16)}
 
 
-def test_error_of_a_call_is_raised_in_its_caller(server: "Server") -> None:
+def test_error_of_a_call_is_raised_in_its_caller(server: Server) -> None:
     async def fail() -> None:
         raise KeyError("mine")
 
@@ -87,7 +84,7 @@ def test_error_of_a_call_is_raised_in_its_caller(server: "Server") -> None:
         server.link().call(fail())
 
 
-def test_a_restart_of_nats_is_only_a_wait(server: "Server", caplog: pytest.LogCaptureFixture) -> None:
+def test_a_restart_of_nats_is_only_a_wait(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "rollfleet.nats.link")
     server.provision()
     worker, learner = server.link(Role.WORKER), server.link(Role.LEARNER)
@@ -115,7 +112,7 @@ def test_a_restart_of_nats_is_only_a_wait(server: "Server", caplog: pytest.LogCa
     assert heard.result(10) == b"after"
 
 
-def test_a_link_trusts_the_authority_that_its_file_has_after_a_restart(server: "Server", tmp_path: Path) -> None:
+def test_a_link_trusts_the_authority_that_its_file_has_after_a_restart(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
 
     def start_with_a_new_authority() -> None:
@@ -137,7 +134,7 @@ def test_a_link_trusts_the_authority_that_its_file_has_after_a_restart(server: "
     link.close()
 
 
-def test_call_that_takes_too_long_reports_the_connections_last_error(server: "Server") -> None:
+def test_call_that_takes_too_long_reports_the_connections_last_error(server: Server) -> None:
     server.provision()
     link = server.link(Role.WORKER)
     server.kill()
@@ -147,7 +144,7 @@ def test_call_that_takes_too_long_reports_the_connections_last_error(server: "Se
         link.call(read_bytes(link, link.subjects.control), timeout_s=0.1)
 
 
-def test_request_without_an_answer_raises_rollfleets_timeout(server: "Server") -> None:
+def test_request_without_an_answer_raises_rollfleets_timeout(server: Server) -> None:
     async def give_up() -> None:
         raise TimeoutError
 
@@ -155,7 +152,7 @@ def test_request_without_an_answer_raises_rollfleets_timeout(server: "Server") -
         server.link().call(give_up())
 
 
-def test_missing_server_is_named_without_the_password(server: "Server", link_threads: Threads) -> None:
+def test_missing_server_is_named_without_the_password(server: Server, link_threads: Threads) -> None:
     server.kill()
     with pytest.raises(ConnectionFailed, match=f"NATS at {server.host_port}") as error:
         Link(server.address(Role.WORKER), role=Role.WORKER, timeout_s=0.5)
@@ -164,7 +161,7 @@ def test_missing_server_is_named_without_the_password(server: "Server", link_thr
     assert not link_threads()
 
 
-def test_no_password_is_shown_for_several_servers(server: "Server") -> None:
+def test_no_password_is_shown_for_several_servers(server: Server) -> None:
     server.kill()
     url = f"nats://a:secret1@{server.host_port},nats://b:secret2@{server.host_port}"
     with pytest.raises(ConnectionFailed) as error:
@@ -172,21 +169,21 @@ def test_no_password_is_shown_for_several_servers(server: "Server") -> None:
     assert "secret" not in str(error.value)
 
 
-def test_link_can_be_closed_twice_and_leaves_no_thread(server: "Server", link_threads: Threads) -> None:
+def test_link_can_be_closed_twice_and_leaves_no_thread(server: Server, link_threads: Threads) -> None:
     link = server.link()
     link.close()
     link.close()
     assert not link_threads()
 
 
-def test_link_to_a_dead_server_closes(server: "Server", link_threads: Threads) -> None:
+def test_link_to_a_dead_server_closes(server: Server, link_threads: Threads) -> None:
     link = server.link()
     server.kill()
     link.close()
     assert not link_threads()
 
 
-def test_messages_published_before_closing_arrive(server: "Server") -> None:
+def test_messages_published_before_closing_arrive(server: Server) -> None:
     sender, reader = server.link(), server.link()
 
     async def listen() -> Subscription:
@@ -204,14 +201,14 @@ def test_messages_published_before_closing_arrive(server: "Server") -> None:
     assert reader.call(arrived(subscription)) == [b"%d" % number for number in range(200)]
 
 
-def test_call_after_closing_is_an_error(server: "Server") -> None:
+def test_call_after_closing_is_an_error(server: Server) -> None:
     link = server.link()
     link.close()
     with pytest.raises(ConnectionFailed, match="default/test was closed"):
         link.call(loop_thread())
 
 
-def test_invalid_messages_are_logged_and_skipped(server: "Server", caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_messages_are_logged_and_skipped(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     link, heard = server.link(), SimpleQueue[Lease]()
     link.call(link.listen(link.subjects.leases, Lease, heard.put))
     link.call(link.flush())
@@ -222,7 +219,7 @@ def test_invalid_messages_are_logged_and_skipped(server: "Server", caplog: pytes
     assert "skipped an invalid message on rollfleet.default.test.leases.0" in caplog.text
 
 
-def test_a_connection_that_does_not_close_in_time_leaves_no_socket_and_no_thread(server: "Server") -> None:
+def test_a_connection_that_does_not_close_in_time_leaves_no_socket_and_no_thread(server: Server) -> None:
     before = held()
     link = Link(server.address(), role=None)
     link.close(flush_timeout_s=0)  # no answer comes in no time: the orderly close is cut short

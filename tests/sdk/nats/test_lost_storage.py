@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from nats.js.errors import NotFoundError
-from tests.job_server import Connect, Server, StartWorker, actor_critic, join_all
+from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.sdk.concurrent_calls import begin
 from tests.sdk.nats.numbered_batches import META, fragment, of, values
 from tests.sdk.wire.joined_chunks import split
@@ -62,11 +62,11 @@ def lose_everything(server: Server) -> None:
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
 def test_a_job_continues_after_nats_has_lost_its_storage(
-    spec: dict[str, Any], server: Server, connect: Connect, start_worker: StartWorker
+    spec: dict[str, Any], server: Server, connect: Connect
 ) -> None:
     job = server.provision(**spec)
     keep_provisioned(server, job)
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = [server.start_worker(job, index) for index in range(2)]
     with connect(actor_critic()) as collector:
         for batch in islice(collector, 5):
             assert batch.shape[0] == 4 * (2 if spec is SYNC else 1)
@@ -116,18 +116,16 @@ def wait_until_delivered(server: Server, messages: int) -> None:
     wait_until(delivered)
 
 
-def test_after_a_loss_a_new_learner_and_a_new_worker_continue_counting(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
+def test_after_a_loss_a_new_learner_and_a_new_worker_continue_counting(server: Server, connect: Connect) -> None:
     job = server.provision(**SYNC | {"workers": 1})
     keep_provisioned(server, job)
-    first = start_worker(job, 0)
+    first = server.start_worker(job, 0)
     collector = connect(actor_critic())
     list(islice(collector, 3))
     collector.detach()
     first.transport.close()
     lose_everything(server)
-    second = start_worker(job, 0)
+    second = server.start_worker(job, 0)
     with connect(actor_critic()) as collector:
         assert collector.version == 3
         next(collector)
@@ -150,12 +148,10 @@ def test_a_worker_renews_a_lost_lease(server: Server) -> None:
     assert [transport.incarnation for transport in ports] == [0, 1, 2]
 
 
-def test_a_worker_ends_after_its_job_was_deleted(
-    server: Server, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_ends_after_its_job_was_deleted(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "DELETED_AFTER_S", 2.0)
     job = server.provision(**ASYNC | {"policy": {"random": {}}})
-    waiting = start_worker(job, 0)
+    waiting = server.start_worker(job, 0)
     waiting.wait_for(WorkerState.WAITING_FOR_LEARNER)
     admin = server.link()
     admin.call(deprovision(admin))
@@ -166,11 +162,11 @@ def test_a_worker_ends_after_its_job_was_deleted(
 
 
 def test_a_sending_worker_ends_after_its_job_was_deleted(
-    server: Server, connect: Connect, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "DELETED_AFTER_S", 2.0)
     job = server.provision(**ASYNC | {"workers": 1, "policy": {"random": {}}})
-    worker = start_worker(job, 0)
+    worker = server.start_worker(job, 0)
     collector = connect()
     next(collector)
     worker.wait_for(WorkerState.WAITING_FOR_LEARNER)

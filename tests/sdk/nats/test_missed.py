@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.job_server import Connect, Server, StartWorker, actor_critic, deafen
+from tests.job_server import Connect, Server, actor_critic, deafen
 from tests.sdk.nats.numbered_batches import META, fragment, values
 from tests.waiting import wait_until
 
@@ -30,10 +30,8 @@ SPEC: dict[str, Any] = {
 }
 
 
-def test_a_worker_that_missed_every_message_continues_from_stored_ones(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
-    worker = start_worker(server.provision(**SPEC), 0)
+def test_a_worker_that_missed_every_message_continues_from_stored_ones(server: Server, connect: Connect) -> None:
+    worker = server.start_worker(server.provision(**SPEC), 0)
     worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
     deafen(worker.transport._link)
     collector = connect(actor_critic())

@@ -1,9 +1,10 @@
 """Ranks: their names, and what rank 0 and the peers know of each other."""
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.job_server import Server
 
 from rollfleet.nats.peer_ranks import LeaderView, PeerRanks
 from rollfleet.transports.learner_side import PeerTotals
@@ -11,9 +12,6 @@ from rollfleet_api.messages import Control, LearnerPhase, RankStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.ranks import ALONE, Rank
 from rollfleet_api.subjects import Subjects
-
-if TYPE_CHECKING:
-    from tests.job_server import Server
 
 
 @pytest.mark.parametrize("rank", [ALONE, Rank(0, 2), Rank(11, 12)])
@@ -84,7 +82,7 @@ def test_a_rank_that_never_reported_is_waited_for_as_long_as_a_silent_one() -> N
     assert peers.wait_for_round(2, None, timeout_s=0)
 
 
-def test_the_newest_control_counts_and_complete_is_final(server: "Server") -> None:
+def test_the_newest_control_counts_and_complete_is_final(server: Server) -> None:
     def control(session: int, round_: int, phase: LearnerPhase = LearnerPhase.RUN) -> Control:
         return Control(session=session, phase=phase, round=round_, version=1)
 

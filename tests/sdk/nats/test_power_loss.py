@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic, join_all
+from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.sdk.concurrent_calls import begin
 from tests.sdk.nats.numbered_batches import META, fragment, values
 from tests.waiting import wait_until
@@ -76,10 +76,8 @@ def pull_nothing(collector: Collector) -> Any:
     return transport
 
 
-def test_rounds_continue_and_the_newest_control_and_weights_are_stored_again(
-    server: Server, connect: Connect, start_workers: StartWorkers
-) -> None:
-    workers = start_workers(**SYNC)
+def test_rounds_continue_and_the_newest_control_and_weights_are_stored_again(server: Server, connect: Connect) -> None:
+    workers = server.start_workers(**SYNC)
     with connect(actor_critic()) as collector:
         list(islice(collector, 3))
         copy = copied(server)
@@ -109,11 +107,9 @@ def test_a_round_whose_fragments_were_lost_gets_them_again(server: Server, conne
     assert batch.result(30)["observation"].mean(dim=(1, 2)).tolist() == [0.0, 0.0, 1.0, 1.0]
 
 
-def test_a_worker_that_starts_after_the_loss_gets_the_newest_control(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
+def test_a_worker_that_starts_after_the_loss_gets_the_newest_control(server: Server, connect: Connect) -> None:
     job = server.provision(**SYNC)
-    first, second = (start_worker(job, index) for index in range(2))
+    first, second = (server.start_worker(job, index) for index in range(2))
     with connect(actor_critic()) as collector:
         list(islice(collector, 3))
         copy = copied(server)
@@ -123,17 +119,15 @@ def test_a_worker_that_starts_after_the_loss_gets_the_newest_control(
         first.transport.wait_until(lambda: first.transport.control.round == 9)  # type: ignore[union-attr]
         first.wait_for(WorkerState.WAITING_FOR_LEARNER)
         put_back(server, copy)
-        third = start_worker(job, 1)
+        third = server.start_worker(job, 1)
         assert batch.result(30).shape[0] == 8
         assert third.transport.incarnation == 1
     first.join()
     third.join()
 
 
-def test_a_learner_that_had_just_connected_is_not_replaced_by_its_predecessor(
-    server: Server, connect: Connect, start_workers: StartWorkers
-) -> None:
-    workers = start_workers(**SYNC)
+def test_a_learner_that_had_just_connected_is_not_replaced_by_its_predecessor(server: Server, connect: Connect) -> None:
+    workers = server.start_workers(**SYNC)
     first = connect(actor_critic())
     list(islice(first, 3))
     copy = copied(server)
@@ -146,10 +140,8 @@ def test_a_learner_that_had_just_connected_is_not_replaced_by_its_predecessor(
     join_all(workers)
 
 
-def test_a_learner_that_died_with_nats_has_a_successor_whose_numbers_go_on(
-    server: Server, connect: Connect, start_workers: StartWorkers
-) -> None:
-    workers = start_workers(**SYNC)
+def test_a_learner_that_died_with_nats_has_a_successor_whose_numbers_go_on(server: Server, connect: Connect) -> None:
+    workers = server.start_workers(**SYNC)
     first = connect(actor_critic())
     list(islice(first, 3))
     first.detach()

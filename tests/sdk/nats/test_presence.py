@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.job_server import Connect, Server, StartWorker
+from tests.job_server import Connect, Server
 from tests.waiting import wait_until
 
 import rollfleet
@@ -38,10 +38,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_a_nats_that_came_back_empty_is_waited_for(
-    server: Server, connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    server: Server, connect: Connect, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     job = server.provision(**ASYNC)
-    worker, owner = start_worker(job, 0), server.link()
+    worker, owner = server.start_worker(job, 0), server.link()
     recorder = rollfleet.record(server.subjects.key, tmp_path, address=server.url(Role.LEARNER), timeout_s=10)
     with recorder, connect() as collector:
         list(islice(collector, 3))

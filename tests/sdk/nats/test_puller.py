@@ -2,18 +2,15 @@
 
 import logging
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.job_server import Server
 
 from rollfleet.nats.puller import OPEN_REQUESTS, Puller
 
-if TYPE_CHECKING:
-    from tests.job_server import Server
-
 
 def test_a_consumer_without_a_server_is_asked_once_and_then_waited_for(
-    server: "Server", caplog: pytest.LogCaptureFixture
+    server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     link, unavailable = server.link(), threading.Semaphore(0)
     puller = Puller(

@@ -5,11 +5,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import pytest
 import torch
+from tensordict import TensorDict
+from tests.api.job_data import job_data
 from tests.job_server import Server, WorkerThread, join_all
 from tests.nats_servers import START_TIMEOUT_S, SUBJECTS, NatsServers
 
@@ -25,12 +27,8 @@ from rollfleet.nats.transport import NatsTransport
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.transports.learner_side import Arrival
 from rollfleet_api import streams
-from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
-
-if TYPE_CHECKING:
-    from tensordict import TensorDict
 
 SPEC: dict[str, Any] = {
     "mode": "Async",
@@ -51,8 +49,7 @@ def cluster(tmp_path: Path) -> Iterator[NatsServers]:
 
 
 def job_of(**spec: Any) -> CollectorJob:
-    metadata = {"name": SUBJECTS.job, "namespace": SUBJECTS.namespace}
-    return parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": SPEC | spec})
+    return parse_job(job_data({"name": SUBJECTS.job, "namespace": SUBJECTS.namespace}, **SPEC | spec))
 
 
 @pytest.mark.slow

@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDict
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
 from tests.job_server import actor_critic
+from tests.sdk.places import Collect
 from tests.sdk.rollout.recurrent_policy import Recurrent
 from torch import Tensor, nn
 from torch.distributions import Normal
@@ -17,9 +18,6 @@ from torch.distributions import Normal
 from rollfleet import Collector, Exploration
 from rollfleet.exploration import exploration
 from rollfleet.rollout.trajectory_ids import split
-
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
 
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
 
@@ -42,19 +40,19 @@ def workers_of(batch: Any) -> Tensor:
 # --- policy ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_callable_that_returns_actions_acts(collect: "Collect") -> None:
+def test_a_callable_that_returns_actions_acts(collect: Collect) -> None:
     batch = next(collect("CartPole-v1", lambda observation: (observation[:, 2] > 0).long(), **SMALL))
     assert torch.equal(batch["action"], (batch["observation"][..., 2] > 0).long())
 
 
-def test_without_a_policy_actions_are_random_from_the_seed(collect: "Collect") -> None:
+def test_without_a_policy_actions_are_random_from_the_seed(collect: Collect) -> None:
     first, second, other = (next(collect("CartPole-v1", seed=seed, **SMALL, **collect.alone)) for seed in (1, 1, 2))
     assert set(first["action"].flatten().tolist()) == {0, 1}
     assert torch.equal(first["action"], second["action"])
     assert not torch.equal(first["action"], other["action"])
 
 
-def test_the_first_own_frame_after_random_ones_has_the_initial_state(collect: "Collect") -> None:
+def test_the_first_own_frame_after_random_ones_has_the_initial_state(collect: Collect) -> None:
     policy = Recurrent()
     collector = collect("CartPole-v1", policy, init_random_frames=64, is_init=True, **SMALL)
     _, random, own = islice(collector, 3)
@@ -67,7 +65,7 @@ def test_the_first_own_frame_after_random_ones_has_the_initial_state(collect: "C
 # --- policy_factory --------------------------------------------------------------------------------------------------
 
 
-def test_a_factory_is_called_with_the_spaces_of_one_environment(collect: "Collect") -> None:
+def test_a_factory_is_called_with_the_spaces_of_one_environment(collect: Collect) -> None:
     def make(observation_space: Any, action_space: Any) -> Callable[[Tensor], dict[str, Tensor]]:
         spaces = torch.tensor([*observation_space.shape, int(action_space.n)])
         return lambda seen: {"action": torch.ones(len(seen)).long(), "spaces": spaces.expand(len(seen), 2)}
@@ -77,7 +75,7 @@ def test_a_factory_is_called_with_the_spaces_of_one_environment(collect: "Collec
     assert batch["spaces"].flatten(0, 1).unique(dim=0).tolist() == [[4, 2]]
 
 
-def test_a_list_of_factories_gives_each_worker_its_own(collect: "Collect") -> None:
+def test_a_list_of_factories_gives_each_worker_its_own(collect: Collect) -> None:
     def maker(action: int) -> Callable[..., Any]:
         return lambda *_: lambda observation: torch.full((len(observation),), action)
 
@@ -87,7 +85,7 @@ def test_a_list_of_factories_gives_each_worker_its_own(collect: "Collect") -> No
 
 
 def test_a_factory_by_name_is_imported_on_the_worker(
-    collect: "Collect", tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    collect: Collect, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = "def make(observations, actions):\n    return lambda seen: seen.new_ones(len(seen)).long()\n"
     (tmp_path / "policy_by_name.py").write_text(code)
@@ -100,7 +98,7 @@ def test_a_factory_by_name_is_imported_on_the_worker(
 
 @pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")  # torch's, of 3.13.0 alone
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_policy_from_a_factory_gets_the_learners_weights(collect: "Collect", compiled: bool) -> None:
+def test_a_policy_from_a_factory_gets_the_learners_weights(collect: Collect, compiled: bool) -> None:
     """Inner workers never got the weights in pytorch/rl#3729."""
 
     def make(*_: object) -> Any:
@@ -112,7 +110,7 @@ def test_a_policy_from_a_factory_gets_the_learners_weights(collect: "Collect", c
         assert (next(collector)["action"] == action).all()
 
 
-def test_a_policy_from_a_factory_uses_its_own_weights_until_others_are_sent(collect: "Collect") -> None:
+def test_a_policy_from_a_factory_uses_its_own_weights_until_others_are_sent(collect: Collect) -> None:
     factories = [lambda *_, action=worker: Constant(action) for worker in range(collect.workers)]
     collector = collect("CartPole-v1", policy_factory=factories, **SMALL)
     for batch in islice(collector, 3):
@@ -124,7 +122,7 @@ def test_a_policy_from_a_factory_uses_its_own_weights_until_others_are_sent(coll
     assert (batch["collector", "policy_version"] == 1).all()
 
 
-def test_workers_that_were_sent_no_weights_keep_their_own(apart: "Collect") -> None:
+def test_workers_that_were_sent_no_weights_keep_their_own(apart: Collect) -> None:
     collector = apart("CartPole-v1", policy_factory=lambda *_: Constant(0), **SMALL)
     collector.update_policy_weights_(Constant(1), worker_ids=1)
     batch = next(collector)
@@ -132,7 +130,7 @@ def test_workers_that_were_sent_no_weights_keep_their_own(apart: "Collect") -> N
     assert torch.equal(batch["collector", "policy_version"], batch["action"])
 
 
-def test_in_mode_async_workers_need_not_wait_either(apart: "Collect") -> None:
+def test_in_mode_async_workers_need_not_wait_either(apart: Collect) -> None:
     collector = apart("CartPole-v1", policy_factory=lambda *_: Constant(0), mode="async", **SMALL)
     for batch in islice(collector, 4):
         assert (batch["action"] == 0).all()
@@ -160,7 +158,7 @@ class OnDevice(nn.Module):
 
 
 @pytest.mark.parametrize("devices", ["all", "the first alone"])
-def test_policy_and_observations_are_on_policy_device(collect: "Collect", devices: str) -> None:
+def test_policy_and_observations_are_on_policy_device(collect: Collect, devices: str) -> None:
     device: Any = "meta" if devices == "all" else ["meta", "cpu"][: collect.workers]
     policy = OnDevice()
     batch = next(collect("CartPole-v1", policy, policy_device=device, **SMALL))
@@ -173,7 +171,7 @@ def test_policy_and_observations_are_on_policy_device(collect: "Collect", device
 
 
 @pytest.mark.parametrize("how", list(Exploration))
-def test_a_policy_sees_the_jobs_exploration(collect: "Collect", how: Exploration) -> None:
+def test_a_policy_sees_the_jobs_exploration(collect: Collect, how: Exploration) -> None:
     def policy(observation: Tensor) -> dict[str, Tensor]:
         now = torch.tensor(list(Exploration).index(exploration()))
         return {"action": torch.zeros(len(observation)).long(), "exploration": now.expand(len(observation))}
@@ -184,7 +182,7 @@ def test_a_policy_sees_the_jobs_exploration(collect: "Collect", how: Exploration
 
 
 @pytest.mark.parametrize("how", ["random", "mode"])
-def test_the_built_in_policy_samples_or_takes_the_most_likely(collect: "Collect", how: str) -> None:
+def test_the_built_in_policy_samples_or_takes_the_most_likely(collect: Collect, how: str) -> None:
     torch.manual_seed(0)
     policy = actor_critic()
     batch = next(collect("CartPole-v1", policy, exploration=how, **SMALL))
@@ -196,7 +194,7 @@ def test_the_built_in_policy_samples_or_takes_the_most_likely(collect: "Collect"
 @pytest.mark.parametrize(
     ("how", "sampled"), [("random", True), ("mode", False), ("mean", False), ("deterministic", False)]
 )
-def test_tensordicts_modules_see_the_jobs_exploration(here: "Collect", how: str, sampled: bool) -> None:
+def test_tensordicts_modules_see_the_jobs_exploration(here: Collect, how: str, sampled: bool) -> None:
     policy = TensorDictSequential(
         TensorDictModule(lambda seen: (seen[:, :1], torch.ones(len(seen), 1)), ["observation"], ["loc", "scale"]),
         ProbabilisticTensorDictModule(["loc", "scale"], ["action"], distribution_class=Normal),
@@ -223,7 +221,7 @@ def same(one: TensorDict, other: TensorDict) -> bool:
     return all(torch.equal(one[key], other[key]) for key in keys)
 
 
-def test_no_two_environments_are_alike_and_no_two_workers_act_alike(collect: "Collect") -> None:
+def test_no_two_environments_are_alike_and_no_two_workers_act_alike(collect: Collect) -> None:
     """48 environments had one seed in stable-baselines#1120; random actions had none in tianshou#1083."""
     batch = next(collect("CartPole-v1", num_envs=8, frames_per_batch=8 * 16 * collect.workers))
     assert len(batch["observation"][:, 0].unique(dim=0)) == len(batch)
@@ -240,7 +238,7 @@ def test_the_learners_own_random_numbers_are_neither_used_nor_changed(here: Call
     assert same(first, batches(here("CartPole-v1", sampler, **SMALL)))
 
 
-def test_set_seed_returns_the_next_seed_and_repeats_the_first_batch_of_a_seed(collect: "Collect") -> None:
+def test_set_seed_returns_the_next_seed_and_repeats_the_first_batch_of_a_seed(collect: Collect) -> None:
     plain = batches(collect("CartPole-v1", sampler, seed=5, **SMALL, **collect.alone))
     collector = collect("CartPole-v1", sampler, seed=1, **SMALL, **collect.alone)
     next(collector)
@@ -253,7 +251,7 @@ def test_set_seed_returns_the_next_seed_and_repeats_the_first_batch_of_a_seed(co
         collector.set_seed(5)
 
 
-def test_ids_stay_unique_when_a_seed_is_set(collect: "Collect") -> None:
+def test_ids_stay_unique_when_a_seed_is_set(collect: Collect) -> None:
     """A seed and `split_trajs` together broke them in pytorch/rl#3238."""
     collector = collect("CartPole-v1", **SMALL)
     before = {int(each) for each in next(collector)["collector", "traj_ids"].unique()}

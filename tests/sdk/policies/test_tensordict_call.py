@@ -1,42 +1,27 @@
 """Policies that take a TensorDict: which ones, what they read, and the state that they keep in it."""
 
-from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
-from tests.sdk.rollouts import always_0, collected, rollout_of
+from tests.sdk.rollouts import POLES, always_0, collected, rollout_of
 from torch import Tensor, nn
 
 from rollfleet.data.batch import to_batch
-from rollfleet.envs.factory import VectorEnv, make_env
+from rollfleet.envs.factory import VectorEnv
 from rollfleet.errors import PolicyInvalid
 from rollfleet.policies.tensordict_call import takes_tensordict
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import EnvSpec
 
 ENVS = 3
 
 
-def poles() -> gymnasium.Env[Any, Any]:
-    return gymnasium.make("CartPole-v1", max_episode_steps=35)
-
-
-MODES: dict[str, Callable[[], VectorEnv]] = {
-    "built": lambda: make_env(EnvSpec(id="CartPole-v1", num_envs=ENVS, kwargs={"max_episode_steps": 35})),
-    "same-step": lambda: SyncVectorEnv([poles] * ENVS, autoreset_mode=AutoresetMode.SAME_STEP),
-    "next-step": lambda: SyncVectorEnv([poles] * ENVS, autoreset_mode=AutoresetMode.NEXT_STEP),
-}
-
-
 def rolling(policy: Any, env: VectorEnv | None = None, **options: Any) -> Rollout:
-    return rollout_of(MODES["built"]() if env is None else env, policy, steps=23, **options)
+    return rollout_of(POLES["built"]() if env is None else env, policy, steps=23, **options)
 
 
 def batch_of(policy: Any, env: VectorEnv | None = None, *, fragments: int = 4, **options: Any) -> TensorDict:
@@ -113,13 +98,13 @@ def test_a_policy_that_replaces_its_input_is_refused() -> None:
 # --- What they read --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", POLES)
 def test_a_module_can_read_step_count_and_is_init(mode: str) -> None:
     def act(observation: Tensor, count: Tensor, is_init: Tensor) -> tuple[Tensor, ...]:
         return always_0(observation), count.clone(), is_init.clone()
 
     keys = ["observation", "step_count", "is_init"]
-    batch = batch_of(TensorDictModule(act, keys, ["action", "counted", "started"]), MODES[mode]())
+    batch = batch_of(TensorDictModule(act, keys, ["action", "counted", "started"]), POLES[mode]())
     assert batch["next", "done"].any()
     assert batch["counted"].dtype == torch.int64
     assert torch.equal(batch["counted"], batch["step_count"])  # the module read it, and the batch records it
@@ -155,9 +140,9 @@ class Drifting(TensorDictModuleBase):  # type: ignore[misc]
         )
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", POLES)
 def test_outputs_at_the_root_are_there_at_the_next_step(mode: str) -> None:
-    batch = batch_of(Drifting(), MODES[mode](), step_count=True)
+    batch = batch_of(Drifting(), POLES[mode](), step_count=True)
     assert batch["next", "done"].any()
     assert torch.equal(batch["steps"], batch["step_count"] + 1)  # restarted by the policy, at `is_init`
     if mode != "next-step":  # there, steps that reset an environment are no frames

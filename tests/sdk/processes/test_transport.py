@@ -21,6 +21,7 @@ from tests.waiting import wait_until
 from rollfleet.envs.factory import VectorEnv, make_env
 from rollfleet.errors import JobInvalid, WorkerFailed
 from rollfleet.processes.transport import ProcessesTransport
+from rollfleet.processes.worker_handle import WorkerHandle
 from rollfleet.schemes import Whole
 from rollfleet.testing import CountingEnv, Marked
 from rollfleet.testing.rig import ENVS, STEPS, TIMEOUT_S
@@ -269,6 +270,57 @@ def test_weights_for_some_workers_reach_only_them(start: Start) -> None:
     (late,) = transport.add_workers(1)
     (joined,) = receive(transport, lambda arrival: arrival.worker == late)
     assert joined.batch["mark"].unique().tolist() == [1.0]
+
+
+# Two threads, as with a background fill.
+
+
+@pytest.fixture
+def restarting(start: Start, started: Started, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessesTransport]:
+    """Workers 0 and 1, which have versions 1 and 2. Another thread starts worker 1 again, for half a second or more."""
+    starting = threading.Event()
+
+    class Slow(WorkerHandle):
+        def __init__(self, method: Any, index: int, incarnation: int, *more: Any) -> None:
+            super().__init__(method, index, incarnation, *more)
+            if incarnation:
+                starting.set()
+                time.sleep(0.5)
+
+    def listen() -> None:
+        while not starting.is_set():
+            transport.workers()
+
+    monkeypatch.setattr("rollfleet.processes.supervisor.WorkerHandle", Slow)
+    transport = start(spec={"workers": 2}, max_restarts_per_worker=1)
+    begin(transport)
+    send(transport, 2, workers=frozenset({1}))
+    receive(transport, lambda arrival: arrival.meta.version == 2)
+    wait_until(lambda: [state(transport, worker) for worker in (0, 1)] == [WorkerState.WAITING_FOR_LEARNER] * 2)
+    started()[1].kill()
+    other = threading.Thread(target=listen)
+    other.start()
+    assert starting.wait(TIMEOUT_S)
+    yield transport
+    other.join()
+
+
+def test_weights_reach_a_worker_that_another_thread_restarts(restarting: ProcessesTransport) -> None:
+    send(restarting, 3, workers=frozenset({1}))
+    (arrival,) = receive(restarting, lambda arrival: arrival.meta.version == 3)
+    assert (arrival.worker, arrival.incarnation) == (1, 1)
+
+
+def test_weights_of_a_worker_that_another_thread_restarts_stay_as_they_are(restarting: ProcessesTransport) -> None:
+    send(restarting, 3, workers=frozenset({0}))
+    (arrival,) = receive(restarting, lambda arrival: arrival.incarnation == 1)
+    assert (arrival.meta.version, arrival.batch["mark"].unique().tolist()) == (2, [2.0])
+
+
+def test_a_worker_that_another_thread_restarts_can_be_removed(restarting: ProcessesTransport, started: Started) -> None:
+    restarting.remove_workers([1])
+    assert restarting.members() == {0}
+    receive(restarting, lambda _: len(started()) == 1)
 
 
 # Processes.

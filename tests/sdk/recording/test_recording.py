@@ -13,7 +13,8 @@ import pytest
 import safetensors.torch
 import torch
 from tensordict import TensorDict
-from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.api.job_data import job_data
+from tests.job_server import Connect, Server, actor_critic
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
@@ -66,16 +67,11 @@ def assert_same(recorded: TensorDict, learned: TensorDict) -> None:
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
 def test_a_recording_equals_the_learners_batches(
-    spec: dict[str, Any],
-    tmp_path: Path,
-    server: Server,
-    connect: Connect,
-    start_worker: StartWorker,
-    record: StartRecorder,
+    spec: dict[str, Any], tmp_path: Path, server: Server, connect: Connect, record: StartRecorder
 ) -> None:
     job = server.provision(**spec | {"weights": {"maxLag": 1000}} if spec is ASYNC else spec)
     recorder = record(tmp_path / "recording", segment_bytes=20_000)
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = [server.start_worker(job, index) for index in range(2)]
     with connect(actor_critic()) as collector:
         learned = [batch.clone() for batch in islice(collector, 12)]
     for worker in workers:
@@ -99,11 +95,11 @@ def test_a_recording_equals_the_learners_batches(
 
 
 def test_a_restarted_recorder_adds_new_batches(
-    tmp_path: Path, server: Server, connect: Connect, start_worker: StartWorker, record: StartRecorder
+    tmp_path: Path, server: Server, connect: Connect, record: StartRecorder
 ) -> None:
     job = server.provision(**ASYNC | {"workers": 1, "delivery": {"maxBatchesAhead": 1}, "policy": {"random": {}}})
     first = record(tmp_path)
-    worker = start_worker(job, 0)
+    worker = server.start_worker(job, 0)
     collector = connect()
     next(collector)
     while first.counts().batches < 3:  # one is received, one is in the queue, one waits for space
@@ -149,17 +145,9 @@ def test_corrupt_batches_are_counted_and_later_ones_recorded(
     assert values(Recording(tmp_path)) == [7.0]
 
 
-def job_called(name: str, **spec: object) -> CollectorJob:
-    smallest = {
-        "env": {"id": "CartPole-v1"},
-        "policy": {"random": {}},
-        "collect": {"framesPerBatch": 6},
-        "mode": "Async",
-    }
-    metadata = {"name": name, "namespace": "default"}
-    return parse_job(
-        {"apiVersion": "rollfleet.dev/v1alpha1", "kind": "CollectorJob", "metadata": metadata, "spec": smallest | spec}
-    )
+def job_called(name: str) -> CollectorJob:
+    spec: dict[str, Any] = {"policy": {"random": {}}, "collect": {"framesPerBatch": 6}, "mode": "Async"}
+    return parse_job(job_data({"name": name}, **spec))
 
 
 def write(folder: Path, jobs: Sequence[str] = ("test",), *, segment_bytes: int = 1 << 20, rounds: Any = None) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor, nn
 
 LANES, HIDDEN = 3, 6
@@ -33,3 +34,13 @@ class Recurrent(nn.Module):
             return output, following
         state["age"].add_(1)  # in place: the recorded state must still be the input
         return output, {"memory": following, "age": state["age"]}
+
+    def assert_replayed(self, batch: TensorDict, state: Tensor) -> None:
+        """Check that `is_init` and observations alone reproduce the batch's states and actions from the first state."""
+        with torch.no_grad():
+            for t in range(batch.shape[1]):
+                state = torch.where(batch["is_init"][:, t], self.start, state)
+                torch.testing.assert_close(state, batch["recurrent", "state"][:, t], rtol=0, atol=1e-12)
+                logits, state = self.step(batch["observation"][:, t], state)
+                torch.testing.assert_close(state, batch["next", "recurrent", "state"][:, t], rtol=0, atol=1e-12)
+                assert torch.equal(logits.argmax(-1), batch["action"][:, t])

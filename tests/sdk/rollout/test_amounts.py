@@ -4,20 +4,18 @@ import multiprocessing
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tests.sdk.places import Collect
 from tests.sdk.rollouts import Countdown, always_1
 from tests.waiting import wait_until
 from torch import Tensor
 
 from rollfleet import Collector
 from rollfleet.rollout.trajectory_ids import split
-
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
 
 Here = Callable[..., Collector]
 
@@ -29,7 +27,7 @@ def marks(batch: Any) -> list[int]:
 # --- frames_per_batch, num_envs, total_frames ------------------------------------------------------------------------
 
 
-def test_frames_per_batch_counts_all_workers_and_num_envs_each_worker(collect: "Collect") -> None:
+def test_frames_per_batch_counts_all_workers_and_num_envs_each_worker(collect: Collect) -> None:
     collector = collect(Countdown, always_1, num_envs=3, frames_per_batch=30 * collect.workers)
     for number, batch in enumerate(islice(collector, 3), start=1):
         assert batch.batch_size == (3 * collect.workers, 10)
@@ -41,12 +39,12 @@ def test_frames_per_batch_counts_all_workers_and_num_envs_each_worker(collect: "
         assert collector.batches == number
 
 
-def test_frames_that_do_not_divide_among_all_environments_are_rounded_up(collect: "Collect") -> None:
+def test_frames_that_do_not_divide_among_all_environments_are_rounded_up(collect: Collect) -> None:
     batch = next(collect(Countdown, always_1, num_envs=2, frames_per_batch=22))
     assert batch.batch_size == (2 * collect.workers, -(-22 // (2 * collect.workers)))
 
 
-def test_the_iterator_ends_with_the_batch_that_reaches_total_frames(collect: "Collect") -> None:
+def test_the_iterator_ends_with_the_batch_that_reaches_total_frames(collect: Collect) -> None:
     collector = collect(Countdown, always_1, num_envs=2, frames_per_batch=20, total_frames=45)
     assert collector.total_frames == 45
     assert len(list(collector)) == 3
@@ -55,7 +53,7 @@ def test_the_iterator_ends_with_the_batch_that_reaches_total_frames(collect: "Co
         next(collector)
 
 
-def test_in_mode_async_frames_per_batch_counts_one_worker(apart: "Collect") -> None:
+def test_in_mode_async_frames_per_batch_counts_one_worker(apart: Collect) -> None:
     collector = apart(Countdown, always_1, num_envs=2, frames_per_batch=20, mode="async")
     seen: set[int] = set()
     while seen != {0, 1}:  # one worker may begin much later
@@ -65,7 +63,7 @@ def test_in_mode_async_frames_per_batch_counts_one_worker(apart: "Collect") -> N
         seen.add(worker)
 
 
-def test_one_async_worker_continues_while_the_learner_is_busy(apart: "Collect") -> None:
+def test_one_async_worker_continues_while_the_learner_is_busy(apart: Collect) -> None:
     """As TorchRL's aSyncDataCollector does."""
     taken = multiprocessing.get_context("fork").Value("q", 0)
 
@@ -85,7 +83,7 @@ def test_one_async_worker_continues_while_the_learner_is_busy(apart: "Collect") 
 
 
 @pytest.mark.parametrize(("how", "shape"), [("envs", (6, 4)), ("time", (3, 8)), ("stack", (2, 3, 4))])
-def test_cat_results_sets_how_workers_fragments_are_joined(apart: "Collect", how: str, shape: tuple[int, ...]) -> None:
+def test_cat_results_sets_how_workers_fragments_are_joined(apart: Collect, how: str, shape: tuple[int, ...]) -> None:
     batch = next(apart(Countdown, always_1, num_envs=3, frames_per_batch=24, cat_results=how))
     assert batch.batch_size == shape
     assert batch.names[-1] == "time"
@@ -96,7 +94,7 @@ def test_cat_results_sets_how_workers_fragments_are_joined(apart: "Collect", how
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_env_is_a_function_that_makes_a_whole_vector_in_any_autoreset_mode(
-    collect: "Collect", mode: AutoresetMode
+    collect: Collect, mode: AutoresetMode
 ) -> None:
     def make() -> SyncVectorEnv:
         return SyncVectorEnv([partial(Countdown, 5, 7), partial(Countdown, 3, 8)], autoreset_mode=mode)
@@ -113,25 +111,25 @@ def test_env_is_a_vector_env_object(here: Here) -> None:
     assert marks(next(here(vector, frames_per_batch=30))) == [0, 1, 2]
 
 
-def test_a_list_of_environments_has_one_for_each_worker(collect: "Collect") -> None:
+def test_a_list_of_environments_has_one_for_each_worker(collect: Collect) -> None:
     makers = [partial(Countdown, mark=10 + worker) for worker in range(collect.workers)]
     batch = next(collect(makers, num_envs=2, frames_per_batch=8))
     assert marks(batch) == [10 + worker for worker in range(collect.workers) for _ in range(2)]
 
 
-def test_env_kwargs_go_to_every_environment(collect: "Collect") -> None:
+def test_env_kwargs_go_to_every_environment(collect: Collect) -> None:
     batch = next(collect(Countdown, always_1, env_kwargs={"length": 2, "mark": 3}, num_envs=2, frames_per_batch=20))
     assert set(marks(batch)) == {3}
     assert batch["observation"][..., 1].max() == 1
 
 
-def test_a_list_of_env_kwargs_has_those_of_each_worker(collect: "Collect") -> None:
+def test_a_list_of_env_kwargs_has_those_of_each_worker(collect: Collect) -> None:
     kwargs = [{"mark": 20 + worker} for worker in range(collect.workers)]
     batch = next(collect(Countdown, always_1, env_kwargs=kwargs, num_envs=2, frames_per_batch=8))
     assert marks(batch) == [20 + worker for worker in range(collect.workers) for _ in range(2)]
 
 
-def test_env_kwargs_go_to_an_id_too(collect: "Collect") -> None:
+def test_env_kwargs_go_to_an_id_too(collect: Collect) -> None:
     batch = next(collect("Pendulum-v1", env_kwargs={"g": 0.0}, num_envs=1, frames_per_batch=2 * collect.workers))
     before, speed, action = batch["observation"][:, 0], batch["next", "observation"][:, 0, 2], batch["action"][:, 0, 0]
     torch.testing.assert_close(speed, (before[:, 2] + 0.15 * action.clip(-2, 2)).clip(-8, 8))  # gravity is off
@@ -140,7 +138,7 @@ def test_env_kwargs_go_to_an_id_too(collect: "Collect") -> None:
 # --- episodes --------------------------------------------------------------------------------------------------------
 
 
-def test_max_frames_per_traj_truncates_and_begins_a_new_episode(collect: "Collect") -> None:
+def test_max_frames_per_traj_truncates_and_begins_a_new_episode(collect: Collect) -> None:
     collector = collect(partial(Countdown, 1000), always_1, max_frames_per_traj=4, num_envs=2, frames_per_batch=48)
     batch = next(collector)
     frame = batch["observation"][..., 1]
@@ -153,7 +151,7 @@ def test_max_frames_per_traj_truncates_and_begins_a_new_episode(collect: "Collec
     assert set(collector.episode_lengths) == {4}
 
 
-def test_without_reset_when_done_the_rest_of_a_row_is_padding(collect: "Collect") -> None:
+def test_without_reset_when_done_the_rest_of_a_row_is_padding(collect: Collect) -> None:
     frames = 16 * collect.workers
     collector = collect(partial(Countdown, 3), always_1, reset_when_done=False, num_envs=2, frames_per_batch=frames)
     for batch in islice(collector, 2):
@@ -162,7 +160,7 @@ def test_without_reset_when_done_the_rest_of_a_row_is_padding(collect: "Collect"
     assert collector.frames == 2 * 2 * 3 * collect.workers  # padding does not count
 
 
-def test_trajs_per_batch_gives_whole_trajectories_of_each_worker(collect: "Collect") -> None:
+def test_trajs_per_batch_gives_whole_trajectories_of_each_worker(collect: Collect) -> None:
     lengths = partial(Countdown, 7)
     collector = collect(lengths, always_1, trajs_per_batch=3, num_envs=2, frames_per_batch=4 * collect.workers)
     ids: set[int] = set()
@@ -177,14 +175,14 @@ def test_trajs_per_batch_gives_whole_trajectories_of_each_worker(collect: "Colle
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_trajs_per_batch_needs_no_frames_per_batch(collect: "Collect", mode: str) -> None:
+def test_trajs_per_batch_needs_no_frames_per_batch(collect: Collect, mode: str) -> None:
     keywords = {} if mode == "sync" or collect.workers == 1 else {"mode": mode}
     batch = next(collect(partial(Countdown, 300), always_1, num_envs=3, trajs_per_batch=2, **keywords))
     assert batch.shape == (2 * (1 if keywords else collect.workers), 300)
     assert batch["next", "done"][:, -1].all()
 
 
-def test_trajectories_may_follow_each_other_without_padding(collect: "Collect") -> None:
+def test_trajectories_may_follow_each_other_without_padding(collect: Collect) -> None:
     keywords: dict[str, Any] = {"trajs_per_batch": 3, "num_envs": 2, "frames_per_batch": 4 * collect.workers}
     padded = next(collect("CartPole-v1", always_1, **keywords))
     mask = padded["collector", "mask"]
@@ -195,7 +193,7 @@ def test_trajectories_may_follow_each_other_without_padding(collect: "Collect") 
         assert torch.equal(batch[key], padded[key][mask])
 
 
-def test_init_random_frames_are_random_and_those_after_them_the_policys(collect: "Collect") -> None:
+def test_init_random_frames_are_random_and_those_after_them_the_policys(collect: Collect) -> None:
     """The policy always takes 1."""
     frames = 40 * collect.workers
     collector = collect(Countdown, always_1, init_random_frames=2 * frames, num_envs=4, frames_per_batch=frames)
@@ -209,7 +207,7 @@ def test_init_random_frames_are_random_and_those_after_them_the_policys(collect:
 # --- what is known of episodes ---------------------------------------------------------------------------------------
 
 
-def test_returns_and_lengths_cover_the_ended_episodes(collect: "Collect") -> None:
+def test_returns_and_lengths_cover_the_ended_episodes(collect: Collect) -> None:
     collector = collect(partial(Countdown, 5), always_1, num_envs=2, frames_per_batch=24 * collect.workers)
     assert collector.mean_return is None
     next(collector)

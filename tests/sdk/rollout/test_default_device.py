@@ -1,8 +1,8 @@
 """`torch.set_default_device`, as for a learner on a GPU, changes no batch. The device "meta" has no values to read."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import pytest
@@ -11,15 +11,12 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from tests.job_server import actor_critic
+from tests.sdk.places import Collect
+from tests.sdk.rollout.recurrent_policy import Recurrent
 from torch import nn
 
 from rollfleet import Collector, RandomPolicy, ReplayBuffer
 from rollfleet.data.splitting import split_trajectories
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.sdk.places import Collect
 
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 64, "seed": 3}
 
@@ -47,20 +44,6 @@ def argmax(observation: torch.Tensor) -> torch.Tensor:
     return observation[:, 2].gt(0).long()
 
 
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.cell = nn.GRUCell(4, 3)
-
-    def initial_state(self, num_envs: int) -> torch.Tensor:
-        return torch.zeros(num_envs, 3, device="cpu")
-
-    def forward(self, observation: torch.Tensor, state: torch.Tensor) -> Any:
-        state = self.cell(observation, state)
-        return state[:, :2].argmax(-1), state
-
-
 @pytest.mark.parametrize(
     ("policy", "keywords"),
     [
@@ -74,7 +57,7 @@ class Recurrent(nn.Module):
     ],
     ids=["random", "callable", "ActorCritic", "trajectories", "padding", "recurrent", "TensorDictModule"],
 )
-def test_batches_are_the_same(collect: "Collect", policy: "Callable[[], Any]", keywords: dict[str, Any]) -> None:
+def test_batches_are_the_same(collect: Collect, policy: Callable[[], Any], keywords: dict[str, Any]) -> None:
     expected = list_of(collect("CartPole-v1", policy(), **SMALL | collect.alone | keywords))
     built = policy()
     with default_device("meta"):
@@ -95,7 +78,7 @@ def test_random_actions_are_drawn(space: gymnasium.Space[Any]) -> None:
         assert RandomPolicy(space)(torch.zeros(3, 4, device="cpu")).device.type == "cpu"
 
 
-def test_a_replay_buffer_is_filled_and_drawn_from(collect: "Collect") -> None:
+def test_a_replay_buffer_is_filled_and_drawn_from(collect: Collect) -> None:
     with default_device("meta"):
         buffer, copied = ReplayBuffer(100), ReplayBuffer(100)
         list_of(collect("CartPole-v1", replay_buffer=buffer, **SMALL))
@@ -106,14 +89,14 @@ def test_a_replay_buffer_is_filled_and_drawn_from(collect: "Collect") -> None:
 
 
 @pytest.mark.parametrize("keywords", [{"trajs_per_batch": 1}, {"stragglers_threshold": 0.5}], ids=str)
-def test_padding_of_several_workers_is_on_their_device(apart: "Collect", keywords: dict[str, Any]) -> None:
+def test_padding_of_several_workers_is_on_their_device(apart: Collect, keywords: dict[str, Any]) -> None:
     collector = apart("CartPole-v1", **SMALL | keywords)
     with default_device("meta"):
         batches = list_of(collector)
     assert {value.device.type for batch in batches for value in batch.values(True, True)} == {"cpu"}
 
 
-def test_a_batch_is_split(here: "Collect") -> None:
+def test_a_batch_is_split(here: Collect) -> None:
     batch = next(here("CartPole-v1", **SMALL))
     with default_device("meta"):
         padded, nested = split_trajectories(batch), split_trajectories(batch, as_nested=torch.jagged)

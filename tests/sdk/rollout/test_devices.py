@@ -1,7 +1,7 @@
 """`env_device` and `no_cuda_sync`: environments that make tensors, and waits for copies."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -9,16 +9,15 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from tensordict import TensorDict
-from tests.job_server import Connect, StartWorkers
+from tests.job_server import Connect, Server
+from tests.sdk.places import Collect
+from tests.sdk.rollouts import always_1
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rollfleet import Collector
 from rollfleet.errors import RollfleetError
 from rollfleet.rollout.trajectory_ids import split
-
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
 
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
 
@@ -75,14 +74,10 @@ class VectorOfTensors(VectorEnv[Any, Any, Any]):
         return seen, rewards, terminated, truncated, info
 
 
-def always_1(observation: Tensor) -> Tensor:
-    return torch.ones(len(observation), dtype=torch.int64)
-
-
 @pytest.mark.parametrize("make", [OfTensors, VectorOfTensors])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_actions_go_to_env_device_and_tensors_from_there_are_in_the_batch(
-    collect: "Collect", device: str, make: Callable[[], Any]
+    collect: Collect, device: str, make: Callable[[], Any]
 ) -> None:
     batch = next(collect(make, always_1, env_device=device, **SMALL))
     step = batch["observation"][..., 0]
@@ -94,7 +89,7 @@ def test_actions_go_to_env_device_and_tensors_from_there_are_in_the_batch(
     assert batch["action"].device.type == "cpu"
 
 
-def test_a_list_of_env_devices_has_one_for_each_worker(apart: "Collect") -> None:
+def test_a_list_of_env_devices_has_one_for_each_worker(apart: Collect) -> None:
     class Where(OfTensors):
         def _seen(self, action: Any) -> Tensor:
             return torch.tensor([float(action is not None and action.is_meta), 0.0, 0.0])
@@ -106,10 +101,10 @@ def test_a_list_of_env_devices_has_one_for_each_worker(apart: "Collect") -> None
 
 
 @pytest.mark.parametrize("name", ["OfTensors", "two_of_tensors"])
-def test_a_job_sets_the_threshold_too(start_workers: StartWorkers, connect: Connect, name: str) -> None:
+def test_a_job_sets_the_device_of_its_environments_too(connect: Connect, name: str, server: Server) -> None:
     vectorization = "Sync" if name == "OfTensors" else "Native"
     env = {"entrypoint": f"{__name__}:{name}", "numEnvs": 2, "vectorization": vectorization, "device": "cpu"}
-    start_workers(env=env, policy={"random": {}}, collect={"framesPerBatch": 32})
+    server.start_workers(env=env, policy={"random": {}}, collect={"framesPerBatch": 32})
     batch = next(connect())
     assert (batch["next", "observation"][..., 1:] == 1).all()
     assert (batch["next", "reward"] == 2).all()
@@ -125,7 +120,7 @@ def test_a_vector_env_object_has_a_device_too(here: Callable[..., Collector]) ->
     assert (batch["next", "observation"][..., 1:] == 1).all()
 
 
-def test_environments_of_arrays_are_on_the_cpu(collect: "Collect") -> None:
+def test_environments_of_arrays_are_on_the_cpu(collect: Collect) -> None:
     assert next(collect("CartPole-v1", env_device="cpu", **SMALL)).shape == (2 * collect.workers, 16 // collect.workers)
     with pytest.raises(RollfleetError, match=r"returns NumPy arrays in CPU memory.*remove `env_device`"):
         next(collect("CartPole-v1", env_device="meta", **SMALL))
@@ -157,7 +152,7 @@ def test_no_cuda_sync_decides_whether_copies_are_waited_for(
 
 @pytest.mark.parametrize("no_cuda_sync", [True, False])
 def test_no_cuda_sync_decides_so_in_every_place(
-    collect: "Collect", no_cuda_sync: bool, monkeypatch: pytest.MonkeyPatch
+    collect: Collect, no_cuda_sync: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Patch `to`, because a dispatch mode sees only its own thread."""
     asked: list[bool] = []

@@ -1,17 +1,15 @@
 """`info_keys`: infos of the environments, in every place."""
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from tests.sdk.places import Collect
 
 import rollfleet
 from rollfleet.errors import JobInvalid
 from rollfleet.testing.counting_env import CountingEnv
-
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
 
 
 class Reporting(CountingEnv):
@@ -23,7 +21,7 @@ class Reporting(CountingEnv):
         return *outcome, {"steps": outcome[0][0]} | ({"success": True} if done else {})
 
 
-def test_batches_have_the_infos_that_were_asked_for(collect: "Collect") -> None:
+def test_batches_have_the_infos_that_were_asked_for(collect: Collect) -> None:
     buffer = rollfleet.ReplayBuffer(1000)
     keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 8 * collect.workers}
     collector = collect(Reporting, info_keys=["steps", "success"], **keywords)
@@ -45,6 +43,6 @@ def test_batches_have_the_infos_that_were_asked_for(collect: "Collect") -> None:
         (["success", 1], r'info_keys\[1\]: expected text, got 1; write it in quotes: "1"'),
     ],
 )
-def test_info_keys_is_a_sequence_of_names(here: "Collect", wrong: Any, message: str) -> None:
+def test_info_keys_is_a_sequence_of_names(here: Collect, wrong: Any, message: str) -> None:
     with pytest.raises(JobInvalid, match=f"^{message}$"):
         here("CartPole-v1", num_envs=1, frames_per_batch=8, info_keys=wrong)

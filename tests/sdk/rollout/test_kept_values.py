@@ -1,19 +1,17 @@
 """What users' code was given stays as it was: observations that a policy keeps, actions that an environment keeps."""
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
+from tests.sdk.places import Collect
 from torch import Tensor, nn
 
 from rollfleet import ActorCritic
-
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
 
 
 class Drifting(gymnasium.Env[Any, Any]):
@@ -54,7 +52,7 @@ class Difference:
 
 @pytest.mark.parametrize("as_dict", [False, True], ids=["plain", "dict"])
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_a_policy_may_keep_its_observations(collect: "Collect", vectorization: str, as_dict: bool) -> None:
+def test_a_policy_may_keep_its_observations(collect: Collect, vectorization: str, as_dict: bool) -> None:
     collector = collect(
         lambda: Drifting(as_dict),
         Difference(),
@@ -88,7 +86,7 @@ class Keeping(gymnasium.Env[Any, Any]):
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 @pytest.mark.parametrize("plain", [False, True], ids=["actor and critic", "module"])
-def test_an_environment_may_keep_its_actions(collect: "Collect", vectorization: str, plain: bool) -> None:
+def test_an_environment_may_keep_its_actions(collect: Collect, vectorization: str, plain: bool) -> None:
     policy: nn.Module = ActorCritic(Keeping.observation_space, Keeping.action_space, hidden=(8,))
     if plain:
         policy = nn.Sequential(nn.Linear(3, 2), nn.Tanh())
@@ -144,7 +142,7 @@ def test_the_learner_trains_on_what_its_own_policy_kept(here: Any) -> None:
     next(collector)
 
 
-def test_weights_reach_a_policy_that_has_replaced_its_buffers(apart: "Collect") -> None:
+def test_weights_reach_a_policy_that_has_replaced_its_buffers(apart: Collect) -> None:
     policy = RunningMean()
     collector = apart("CartPole-v1", policy, num_envs=2, frames_per_batch=64)
     next(collector)

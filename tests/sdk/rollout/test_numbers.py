@@ -129,6 +129,7 @@ def played(rollout: Rollout) -> tuple[TensorDict, list[float], list[int]]:
         fragment = rollout.collect(version=version)
         assert all(value.is_contiguous() for value in fragment.steps.values())
         batches.append(to_batch(fragment).clone())
+        assert fragment.episode_returns.dtype == torch.float64
         returns += fragment.episode_returns.tolist()
         lengths += fragment.episode_lengths.tolist()
     rollout.close()

@@ -3,25 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from tests.sdk.rollout.recurrent_policy import HIDDEN, LANES, Recurrent
-from tests.sdk.rollouts import collected, rollout_of
+from tests.sdk.rollouts import POLES, collected, rollout_of
 from torch import Tensor, nn
 
 from rollfleet.data.batch import to_batch
-from rollfleet.envs.factory import VectorEnv, make_env
+from rollfleet.envs.factory import VectorEnv
 from rollfleet.errors import PolicyInvalid
 from rollfleet.rollout.rollout import Rollout
-from rollfleet_api.job import EnvSpec
-
-
-def poles() -> gymnasium.Env[Any, Any]:
-    return gymnasium.make("CartPole-v1", max_episode_steps=35)
 
 
 def rolling(env: VectorEnv, policy: Callable[..., object], *, steps: int = 23, **options: Any) -> Rollout:
@@ -32,52 +25,33 @@ def batch_of(env: VectorEnv, policy: Callable[..., object], *, fragments: int = 
     return collected(rolling(env, policy, **options), fragments)
 
 
-MODES: dict[str, Callable[[], VectorEnv]] = {
-    "built": lambda: make_env(EnvSpec(id="CartPole-v1", num_envs=LANES, kwargs={"max_episode_steps": 35})),
-    "same-step": lambda: SyncVectorEnv([poles] * LANES, autoreset_mode=AutoresetMode.SAME_STEP),
-    "next-step": lambda: SyncVectorEnv([poles] * LANES, autoreset_mode=AutoresetMode.NEXT_STEP),
-}
-
-
-def assert_replayed(policy: Recurrent, batch: TensorDict, state: Tensor) -> None:
-    """From the first state, `is_init` and observations alone reproduce the states and actions of the batch."""
-    for t in range(batch.shape[1]):
-        state = torch.where(batch["is_init"][:, t], policy.start, state)
-        torch.testing.assert_close(state, batch["recurrent", "state"][:, t], rtol=0, atol=1e-12)
-        logits, state = policy.step(batch["observation"][:, t], state)
-        torch.testing.assert_close(state, batch["next", "recurrent", "state"][:, t], rtol=0, atol=1e-12)
-        assert torch.equal(logits.argmax(-1), batch["action"][:, t])
-
-
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", POLES)
 def test_replaying_a_sequence_reproduces_the_actions_of_its_batch(mode: str) -> None:
     policy = Recurrent()
-    batch = batch_of(MODES[mode](), policy, is_init=True)
+    batch = batch_of(POLES[mode](), policy, is_init=True)
     assert batch["next", "done"].sum() > 8
     assert batch["recurrent", "state"].dtype == torch.float64
-    with torch.no_grad():
-        assert_replayed(policy, batch, torch.zeros(LANES, HIDDEN).double())
+    policy.assert_replayed(batch, torch.zeros(LANES, HIDDEN).double())
 
 
 def test_a_single_fragment_can_be_replayed_from_its_first_state() -> None:
     policy = Recurrent()
-    rollout = rolling(MODES["built"](), policy, steps=10, is_init=True)
+    rollout = rolling(POLES["built"](), policy, steps=10, is_init=True)
     rollout.collect(version=0)
     batch = to_batch(rollout.collect(version=0))
     assert not batch["is_init"][:, 0].any()
-    with torch.no_grad():
-        assert_replayed(policy, batch, batch["recurrent", "state"][:, 0])
+    policy.assert_replayed(batch, batch["recurrent", "state"][:, 0])
 
 
 def test_whole_trajectories_begin_with_the_initial_state() -> None:
     policy = Recurrent()
-    batch = to_batch(rolling(MODES["built"](), policy, trajs_per_batch=5).collect(version=0))
+    batch = to_batch(rolling(POLES["built"](), policy, trajs_per_batch=5).collect(version=0))
     assert torch.equal(batch["recurrent", "state"][:, 0], policy.start.detach().expand(5, HIDDEN))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", POLES)
 def test_a_state_of_several_tensors_is_recorded_by_name_before_each_step(mode: str) -> None:
-    batch = batch_of(MODES[mode](), Recurrent(names=True), step_count=True)
+    batch = batch_of(POLES[mode](), Recurrent(names=True), step_count=True)
     assert set(batch["recurrent"].keys()) == set(batch["next", "recurrent"].keys()) == {"memory", "age"}
     assert batch["recurrent", "age"].dtype == torch.bfloat16
     assert torch.equal(batch["recurrent", "age"].long(), batch["step_count"].squeeze(-1))
@@ -97,16 +71,16 @@ class Pair(Recurrent):
 
 
 def test_the_tensors_of_a_tuple_are_recorded_by_number() -> None:
-    batch = batch_of(MODES["built"](), Pair(), step_count=True)
+    batch = batch_of(POLES["built"](), Pair(), step_count=True)
     assert set(batch["recurrent"].keys()) == {"0", "1"}
     assert torch.equal(batch["recurrent", "1"].long(), batch["step_count"])
-    assert torch.equal(batch["recurrent", "0"], batch_of(MODES["built"](), Recurrent())["recurrent", "state"])
+    assert torch.equal(batch["recurrent", "0"], batch_of(POLES["built"](), Recurrent())["recurrent", "state"])
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", POLES)
 def test_random_actions_do_not_change_the_hidden_state(mode: str) -> None:
     policy = Recurrent()
-    rollout = rolling(MODES[mode](), policy, steps=9)
+    rollout = rolling(POLES[mode](), policy, steps=9)
     rollout.collect(version=0)
     batch = to_batch(rollout.collect(version=0, random_actions=True))
     rollout.close()
@@ -155,7 +129,7 @@ def test_an_invalid_hidden_state_is_refused(
     initial: object, returned: Callable[[Any, Any], object], message: str
 ) -> None:
     with pytest.raises(PolicyInvalid, match=message):
-        rolling(MODES["built"](), Wrong(initial, returned)).collect(version=0)
+        rolling(POLES["built"](), Wrong(initial, returned)).collect(version=0)
 
 
 class Remembering(TensorDictModule):  # type: ignore[misc]
@@ -177,9 +151,9 @@ class Remembering(TensorDictModule):  # type: ignore[misc]
         return torch.zeros(len(observation), dtype=torch.int64), is_init.clone(), age + 1
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", POLES)
 def test_a_key_that_a_tensordict_module_reads_and_writes_under_next_is_carried(mode: str) -> None:
-    batch = batch_of(MODES[mode](), Remembering(), step_count=True)
+    batch = batch_of(POLES[mode](), Remembering(), step_count=True)
     assert torch.equal(batch["memory", "age"], 7 + batch["step_count"])
     assert torch.equal(batch["next", "memory", "age"], 8 + batch["step_count"])
     assert torch.equal(batch["started"], batch["is_init"])  # the module read it, and the batch records it
@@ -189,10 +163,10 @@ def test_a_key_that_a_tensordict_module_reads_and_writes_under_next_is_carried(m
 def test_a_hidden_key_without_initial_value_is_refused() -> None:
     module = TensorDictModule(lambda o, h: (o, h), in_keys=["observation", "h"], out_keys=["action", ("next", "h")])
     with pytest.raises(PolicyInvalid, match=r"carries 'h' from step to step.*add initial_state"):
-        rolling(MODES["built"](), module).collect(version=0)
+        rolling(POLES["built"](), module).collect(version=0)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", POLES)
 @pytest.mark.parametrize("kind", ["GRUModule", "LSTMModule"])
 def test_torchrls_recurrent_modules_replay_their_batches(mode: str, kind: str) -> None:
     modules = pytest.importorskip("torchrl.modules")
@@ -209,7 +183,7 @@ def test_torchrls_recurrent_modules_replay_their_batches(mode: str, kind: str) -
         TensorDictModule(nn.Linear(HIDDEN, 2), in_keys=["out"], out_keys=["logits"]),
         TensorDictModule(lambda logits: logits.argmax(-1), in_keys=["logits"], out_keys=["action"]),
     )
-    batch = batch_of(MODES[mode](), policy, fragments=4)
+    batch = batch_of(POLES[mode](), policy, fragments=4)
     assert batch["next", "done"].sum() > 4
     assert torch.equal(batch["is_init"].squeeze(-1)[:, 1:], batch["next", "done"].squeeze(-1)[:, :-1])
     for name in hidden:

@@ -4,6 +4,7 @@ import signal
 import time
 from math import log
 from types import FrameType
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -16,7 +17,8 @@ from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.policies.actor_critic import ActorCritic
-from rollfleet.policies.random_policy import RandomPolicy, UniformActions
+from rollfleet.policies.random_policy import UniformActions
+from rollfleet.testing import CountingEnv
 from rollfleet_api.job import EnvSpec, Vectorization
 
 CARTPOLE = EnvSpec(id="CartPole-v1", num_envs=3)
@@ -43,16 +45,6 @@ def test_a_fragment_stays_valid_until_the_second_next_collect(vectorization: Vec
     third = rollout.collect(version=2)
     assert all(value.data_ptr() == third.steps[key].data_ptr() for key, value in first.steps.items())
     assert all(value.data_ptr() != third.steps[key].data_ptr() for key, value in second.steps.items())
-
-
-def test_returns_and_lengths_are_of_whole_episodes() -> None:
-    rollout = rollout_of(PENDULUM, RandomPolicy(gymnasium.spaces.Box(-2, 2, (1,))), steps=150)
-    one, two = rollout.collect(version=0), rollout.collect(version=0)
-    rewards = torch.cat([one.steps["next", "reward"], two.steps["next", "reward"]], dim=1).squeeze(-1)
-    assert one.episode_returns.shape == (0,)
-    assert two.episode_lengths.tolist() == [200, 200]
-    assert two.episode_returns.dtype == torch.float64
-    torch.testing.assert_close(two.episode_returns, rewards[:, :200].double().sum(1), rtol=1e-6, atol=0)
 
 
 # --- Seeds -----------------------------------------------------------------------------------------------------------
@@ -119,27 +111,6 @@ def test_random_actions_of_an_unbounded_box_have_the_density_of_their_distributi
 # --- Spaces ----------------------------------------------------------------------------------------------------------
 
 
-class Corridor(gymnasium.Env[np.int64, np.int64]):
-    """Observations 5 to 9, actions 3 and 4: neither space starts at 0."""
-
-    def __init__(self) -> None:
-        self.observation_space = gymnasium.spaces.Discrete(5, start=5)
-        self.action_space = gymnasium.spaces.Discrete(2, start=3)
-        self._at = 5
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, object] | None = None
-    ) -> tuple[np.int64, dict[str, object]]:
-        super().reset(seed=seed)
-        self._at = 5
-        return np.int64(5), {}
-
-    def step(self, action: np.int64) -> tuple[np.int64, float, bool, bool, dict[str, object]]:
-        assert action in self.action_space
-        self._at = max(5, self._at + (1 if action == 4 else -1))
-        return np.int64(self._at), 0.0, self._at == 9, False, {}
-
-
 class Pixels(gymnasium.Env[np.ndarray, np.ndarray]):
     """Images that count the steps; actions in two dimensions, float64."""
 
@@ -159,19 +130,6 @@ class Pixels(gymnasium.Env[np.ndarray, np.ndarray]):
         assert self.action_space.contains(action)
         self._image += 1
         return self._image, 0.0, False, bool(self._image[0, 0, 0] == 5), {}
-
-
-@pytest.mark.parametrize("random_actions", [False, True])
-def test_discrete_spaces_that_do_not_start_at_0_work(random_actions: bool) -> None:
-    spec = EnvSpec(entrypoint=f"{__name__}:Corridor", num_envs=2)
-    policy = ActorCritic(gymnasium.spaces.Discrete(5, start=5), gymnasium.spaces.Discrete(2, start=3))
-    batch = to_batch(rollout_of(spec, policy, steps=200).collect(version=0, random_actions=random_actions))
-    assert set(batch["action"].unique().tolist()) == {3, 4}
-    assert set(batch["observation"].unique().tolist()) == {5, 6, 7, 8}
-    assert 9 in batch["next", "observation"]
-    if not random_actions:
-        log_prob = policy.evaluate(batch["observation"], batch["action"])[0]
-        torch.testing.assert_close(batch["action_log_prob"], log_prob)
 
 
 def test_images_stay_uint8_when_the_environment_reuses_its_array() -> None:
@@ -220,10 +178,10 @@ class Stop(Exception):
     pass
 
 
-class Sleeper(Corridor):
+class Sleeper(CountingEnv):
     """An environment whose step never ends within the test."""
 
-    def step(self, action: np.int64) -> tuple[np.int64, float, bool, bool, dict[str, object]]:
+    def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         time.sleep(3600)
         return super().step(action)
 
@@ -233,7 +191,7 @@ def test_a_signal_ends_collect_and_close_ends_the_processes_in_mid_step() -> Non
         raise Stop
 
     spec = EnvSpec(entrypoint=f"{__name__}:Sleeper", num_envs=2, vectorization=Vectorization.ASYNC)
-    rollout = rollout_of(spec, lambda observation: always_0(observation) + 3)
+    rollout = rollout_of(spec, always_0)
     processes = list(rollout._env.unwrapped.processes)  # type: ignore[attr-defined]
     before = signal.signal(signal.SIGALRM, stop)
     try:

@@ -2,7 +2,7 @@
 
 import random
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -10,10 +10,8 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from tensordict import TensorDict
+from tests.sdk.places import Collect
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
 
 
 class Drawing(gymnasium.Env[Any, Any]):
@@ -39,7 +37,7 @@ def drawn(collector: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("options", [{}, {"vectorization": "async"}], ids=["sync", "async"])
-def test_no_two_environments_of_processes_draw_the_same_numbers(processes: "Collect", options: dict[str, Any]) -> None:
+def test_no_two_environments_of_processes_draw_the_same_numbers(processes: Collect, options: dict[str, Any]) -> None:
     seen = drawn(processes(Drawing, num_envs=2, frames_per_batch=32, seed=5, **options))
     for kind in range(3):
         assert len(seen[..., kind].unique()) == seen[..., kind].numel()
@@ -52,7 +50,7 @@ def test_no_two_environments_draw_the_same_numbers_in_processes_of_their_own(her
 
 
 @pytest.mark.parametrize("options", [{}, {"vectorization": "async"}], ids=["sync", "async"])
-def test_a_seed_gives_the_same_numbers_again(processes: "Collect", options: dict[str, Any]) -> None:
+def test_a_seed_gives_the_same_numbers_again(processes: Collect, options: dict[str, Any]) -> None:
     one, same, other = (
         drawn(processes(Drawing, num_envs=2, frames_per_batch=32, seed=seed, **options)) for seed in (5, 5, 6)
     )
@@ -103,7 +101,7 @@ def seeds_of(batch: TensorDict) -> Tensor:
     return seeds
 
 
-def test_a_static_seed_is_the_seed_of_all_workers_and_environments(collect: "Collect") -> None:
+def test_a_static_seed_is_the_seed_of_all_workers_and_environments(collect: Collect) -> None:
     collector = collect(ShowsSeed, sampler, **SMALL)
     first = next(collector)
     assert len(seeds_of(first).unique()) == len(first)
@@ -119,13 +117,13 @@ def test_a_static_seed_is_the_seed_of_all_workers_and_environments(collect: "Col
     assert len(seeds_of(next(collector)).unique()) == len(first)
 
 
-def test_a_static_seed_is_the_seed_of_environments_in_processes(here: "Collect") -> None:
+def test_a_static_seed_is_the_seed_of_environments_in_processes(here: Collect) -> None:
     collector = here(ShowsSeed, sampler, vectorization="async", **SMALL)
     collector.set_seed(7, static_seed=True)
     assert (seeds_of(next(collector)) == 7).all()
 
 
-def test_a_restored_run_keeps_a_static_seed(collect: "Collect") -> None:
+def test_a_restored_run_keeps_a_static_seed(collect: Collect) -> None:
     first = collect(ShowsSeed, sampler, **SMALL)
     first.set_seed(7, static_seed=True)
     next(first)

@@ -126,11 +126,21 @@ def test_leaves_of_every_kind_are_actions_and_observations(actions: Any) -> None
         assert len(value.flatten(0, 1).unique(dim=0)) > 2
 
 
-@pytest.mark.parametrize("actions", [MultiDiscrete([3, 2], start=[1, -4]), MultiBinary((2, 2))])
-def test_the_mlp_takes_multidimensional_actions_on_a_dict(actions: Any) -> None:
-    policy = ActorCritic(OBSERVATIONS, actions)
-    batch = to_batch(rolling(vector(OBSERVATIONS, actions), policy, steps=30).collect(version=0))
-    log_prob, _, value = policy.evaluate(batch, batch["action"])
+@pytest.mark.parametrize(
+    ("observations", "actions"),
+    [
+        (OBSERVATIONS, MultiDiscrete([3, 2], start=[1, -4])),
+        (OBSERVATIONS, MultiBinary((2, 2))),
+        (Discrete(5, start=5), Discrete(2, start=3)),
+    ],
+)
+def test_the_mlp_acts_in_trees_several_dimensions_and_spaces_that_do_not_start_at_0(
+    observations: Any, actions: Any
+) -> None:
+    policy = ActorCritic(observations, actions)
+    batch = to_batch(rolling(vector(observations, actions), policy, steps=30).collect(version=0))
+    seen = batch if observations is OBSERVATIONS else batch["observation"]
+    log_prob, _, value = policy.evaluate(seen, batch["action"])
     torch.testing.assert_close(batch["action_log_prob"], log_prob.detach())
     torch.testing.assert_close(batch["state_value"], value.detach())
 

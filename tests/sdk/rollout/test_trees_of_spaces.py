@@ -1,21 +1,18 @@
 """Nested spaces, images and hidden states: every transport gives the same batch as this process."""
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 from tensordict import TensorDict
+from tests.sdk.places import Collect
 from tests.sdk.rollout.recurrent_policy import Recurrent
-from tests.sdk.rollout.robot import ACTIONS, Robot, counted
-from torch import Tensor
+from tests.sdk.rollout.robot import ACTIONS, Robot
 
 from rollfleet import ActorCritic, Collector
 from rollfleet.policies.random_policy import RandomPolicy
-
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
 
 SMALL: dict[str, Any] = {"num_envs": 2, "seed": 4}
 
@@ -32,22 +29,7 @@ def assert_same(found: TensorDict, expected: TensorDict) -> None:
         assert torch.equal(found[key], value), key
 
 
-def test_every_leaf_comes_with_its_dtype_and_its_true_next_value(collect: "Collect") -> None:
-    """Observes Dict, Tuple, Discrete, MultiDiscrete, MultiBinary, Box and an image; acts with all but the image."""
-    collector = collect(Robot, frames_per_batch=12 * collect.workers, **SMALL)
-    batch = several(collector)
-    frames = torch.arange(18).expand(2 * collect.workers, 18) % 4
-    for key, value in counted(batch).items():
-        assert torch.equal(value, frames), key
-    for key, value in counted(batch["next"]).items():
-        assert torch.equal(value, frames + 1), key
-    assert batch["image"].dtype == batch["next", "image"].dtype == torch.uint8
-    assert batch["arm", "angle"].dtype == torch.float64
-    assert batch["action", "keys", "1"].dtype == torch.int8
-    assert torch.equal(batch["next", "reward"].squeeze(-1), batch["action", "keys", "0"].float())
-
-
-def test_random_actions_of_a_tree_are_those_of_this_process(collect: "Collect") -> None:
+def test_random_actions_of_a_tree_are_those_of_this_process(collect: Collect) -> None:
     keywords = SMALL | {"frames_per_batch": 12}
     expected = several(Collector(Robot, RandomPolicy(ACTIONS), **keywords))
     assert_same(several(collect(Robot, RandomPolicy(ACTIONS), **keywords, **one(collect))), expected)
@@ -77,7 +59,7 @@ class Seeing(gymnasium.Env[Any, Any]):
         return self._seen(), float(action.sum()), self._left == 0, False, {}
 
 
-def test_the_built_in_policy_acts_on_images_and_vectors_as_in_this_process(collect: "Collect") -> None:
+def test_the_built_in_policy_acts_on_images_and_vectors_as_in_this_process(collect: Collect) -> None:
     torch.manual_seed(0)
     policy = ActorCritic(Seeing.observation_space, Seeing.action_space)
     keywords = SMALL | {"frames_per_batch": 16}
@@ -86,22 +68,15 @@ def test_the_built_in_policy_acts_on_images_and_vectors_as_in_this_process(colle
     assert found["image"].dtype == torch.uint8
 
 
-def test_a_hidden_state_spans_batches_and_is_initial_at_an_episodes_begin(collect: "Collect") -> None:
+def test_a_hidden_state_spans_batches_and_is_initial_at_an_episodes_begin(collect: Collect) -> None:
     policy = Recurrent()
     keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 40 * collect.workers, "is_init": True}
     batch = several(collect("CartPole-v1", policy, env_kwargs={"max_episode_steps": 35}, **keywords), 5)
     assert batch["is_init"][:, 1:].any()
     assert not batch["is_init"][:, 20::20].all()  # episodes span batches
-    state: Tensor = torch.zeros_like(batch["recurrent", "state"][:, 0])
-    with torch.no_grad():
-        for t in range(batch.shape[1]):
-            state = torch.where(batch["is_init"][:, t], policy.start, state)
-            torch.testing.assert_close(state, batch["recurrent", "state"][:, t], rtol=0, atol=1e-12)
-            logits, state = policy.step(batch["observation"][:, t], state)
-            torch.testing.assert_close(state, batch["next", "recurrent", "state"][:, t], rtol=0, atol=1e-12)
-            assert torch.equal(logits.argmax(-1), batch["action"][:, t])
+    policy.assert_replayed(batch, torch.zeros_like(batch["recurrent", "state"][:, 0]))
 
 
-def one(collect: "Collect") -> dict[str, Any]:
+def one(collect: Collect) -> dict[str, Any]:
     """One worker on each transport, as in this process."""
     return {} if collect.workers == 1 else {"workers": 1}

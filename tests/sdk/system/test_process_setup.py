@@ -6,16 +6,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from tests.job_server import Server
 from tests.running import running
 
 from rollfleet_api.permissions import Role
-
-if TYPE_CHECKING:
-    from tests.job_server import Server
 
 LEARNER = """
 import os, signal, sys, rollfleet
@@ -42,7 +39,7 @@ def alone() -> list[str]:
 
 @pytest.mark.parametrize(("argument", "code"), [("", 128 + signal.SIGTERM), ("own", 5)])
 def test_learner_ends_at_sigterm_by_its_own_handler_or_at_once(
-    argument: str, code: int, alone: list[str], server: "Server", tmp_path: Path
+    argument: str, code: int, alone: list[str], server: Server, tmp_path: Path
 ) -> None:
     job = server.provision(mode="Async", workers=1, env={"id": "CartPole-v1"}, collect={"framesPerBatch": 32})
     script = tmp_path / "learner.py"

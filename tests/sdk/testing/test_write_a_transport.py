@@ -1,17 +1,17 @@
 """The transport of docs/write-a-transport.md passes the shipped suite, and collects for a collector."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests import pages
 
 
 @pytest.fixture
 def blocks(repository: Path) -> list[str]:
     text = (repository / "docs/write-a-transport.md").read_text()
-    found = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    found = pages.blocks(text, "python")
     assert len(found) == 3
     return found
 

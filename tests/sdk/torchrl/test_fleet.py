@@ -12,7 +12,7 @@ from rollfleet.torchrl import MultiSyncDataCollector
 from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
-    from tests.job_server import Server, StartWorker
+    from tests.job_server import Server
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL
     [(2, "Stack", (2, 2, 25)), (2, "Envs", (4, 25)), (2, "Time", (2, 50)), (1, "Envs", (100,))],
 )
 def test_a_jobs_batches_have_torchrls_shape_until_the_job_ends(
-    server: "Server", start_worker: "StartWorker", envs: int, joined: str, shape: tuple[int, ...]
+    server: "Server", envs: int, joined: str, shape: tuple[int, ...]
 ) -> None:
     make = "pendulum" if envs == 1 else "two_pendulums"
     job = server.provision(
@@ -32,7 +32,7 @@ def test_a_jobs_batches_have_torchrls_shape_until_the_job_ends(
         policy={"entrypoint": f"{programs.__name__}:make_policy"},
         collect={"framesPerBatch": 100, "totalFrames": 400, "catResults": joined},
     )
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = [server.start_worker(job, index) for index in range(2)]
     policy = linear()
     collector: Any = MultiSyncDataCollector(
         [getattr(programs, make)] * 2,

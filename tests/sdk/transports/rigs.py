@@ -2,7 +2,9 @@
 
 import threading
 from multiprocessing import active_children
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tests.job_server import Server
 
 from rollfleet.errors import LearnerReplaced, RollfleetError, WorkerFailed
 from rollfleet.nats.transport import NatsTransport
@@ -15,9 +17,6 @@ from rollfleet.worker.worker import Worker
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase
 from rollfleet_api.permissions import Role
-
-if TYPE_CHECKING:
-    from tests.job_server import Server
 
 
 class InlineRig:
@@ -63,7 +62,7 @@ class ProcessesRig:
 class NatsRig:
     in_background = joins_as_member = True
 
-    def __init__(self, server: "Server", job: CollectorJob, workers: int) -> None:
+    def __init__(self, server: Server, job: CollectorJob, workers: int) -> None:
         self._server, self._job = server, job
         self._joined = 0
         self._threads: list[threading.Thread] = []
@@ -96,7 +95,7 @@ class NatsRig:
         worker.close()
 
 
-def make_rig(kind: str, server: "Server | None", workers: int, spec: dict[str, Any]) -> Rig:
+def make_rig(kind: str, server: Server | None, workers: int, spec: dict[str, Any]) -> Rig:
     """Make a rig of a kind (`inline`, `processes` or `nats`) with this many workers, in which one more may join."""
     if server:
         return NatsRig(server, server.provision(**small_spec(workers=workers + 1, **spec)), workers)

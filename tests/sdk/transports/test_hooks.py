@@ -2,19 +2,17 @@
 
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.sdk.counting import error_of
+from tests.sdk.places import Collect
 
 from rollfleet.errors import JobInvalid
 from rollfleet.testing.counting_env import CountingEnv
 
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
 
-
-def test_workers_call_their_hooks(collect: "Collect", tmp_path: Path) -> None:
+def test_workers_call_their_hooks(collect: Collect, tmp_path: Path) -> None:
     calls, workers = tmp_path / "calls", collect.workers
 
     def call(text: str) -> None:
@@ -54,18 +52,18 @@ class Keeps:
             raise ArithmeticError("a batch has changed")
 
 
-def test_a_hook_may_keep_its_batches(collect: "Collect") -> None:
+def test_a_hook_may_keep_its_batches(collect: Collect) -> None:
     collector = collect(CountingEnv, num_envs=2, frames_per_batch=8 * collect.workers, post_collect_hook=Keeps())
     assert [batch.numel() for batch in islice(collector, 4)] == [8 * collect.workers] * 4
 
 
-def test_what_a_hook_writes_into_its_batch_is_its_own(collect: "Collect") -> None:
+def test_what_a_hook_writes_into_its_batch_is_its_own(collect: Collect) -> None:
     collector = collect(CountingEnv, num_envs=2, frames_per_batch=8, post_collect_hook=lambda batch: batch.zero_())
     assert next(collector)["next", "observation"].min() > 0
 
 
 @pytest.mark.parametrize("name", ["pre_collect_hook", "post_collect_hook"])
-def test_the_error_of_a_hook_reaches_the_learner(collect: "Collect", name: str) -> None:
+def test_the_error_of_a_hook_reaches_the_learner(collect: Collect, name: str) -> None:
     def broken(*_: Any) -> None:
         raise ArithmeticError("the hook broke")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -10,13 +10,11 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
+from tests.sdk.places import Collect
 from torch import Tensor
 
 from rollfleet import ActorCritic, Collector
 from rollfleet.rollout.seeding import Seeds
-
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
 
 SEED, FRAMES = 11, 10_000
 
@@ -62,7 +60,7 @@ ENVS: dict[str, Any] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ENVS)
-def test_observations_rewards_and_flags_are_those_of_a_plain_loop(collect: "Collect", env: str) -> None:
+def test_observations_rewards_and_flags_are_those_of_a_plain_loop(collect: Collect, env: str) -> None:
     per_batch = 500
     collector = collect(
         ENVS[env],
@@ -88,7 +86,7 @@ def test_observations_rewards_and_flags_are_those_of_a_plain_loop(collect: "Coll
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-def test_one_seed_gives_the_same_batches_bit_for_bit_in_every_place(collect: "Collect", env_id: str) -> None:
+def test_one_seed_gives_the_same_batches_bit_for_bit_in_every_place(collect: Collect, env_id: str) -> None:
     """A policy that samples, after some random frames; its weights change at each batch."""
 
     def run(make: Callable[..., Collector], **place: Any) -> list[TensorDict]:
@@ -113,7 +111,7 @@ def test_one_seed_gives_the_same_batches_bit_for_bit_in_every_place(collect: "Co
             assert torch.equal(value, other[key]), key
 
 
-def test_two_runs_of_several_workers_are_the_same_in_every_place(apart: "Collect", processes: "Collect") -> None:
+def test_two_runs_of_several_workers_are_the_same_in_every_place(apart: Collect, processes: Collect) -> None:
     """The policy draws no random numbers: the workers over NATS are threads here, and share torch's generators."""
     keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 160, "total_frames": 800, "seed": SEED}
     runs: Any = [torch.cat(list(make("CartPole-v1", leaning, **keywords)), dim=1) for make in (apart, processes)]

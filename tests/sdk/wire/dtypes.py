@@ -1,11 +1,6 @@
 """The dtypes that the codec takes."""
 
-from typing import TYPE_CHECKING
-
 import torch
-
-if TYPE_CHECKING:
-    pass
 
 DTYPES = [
     torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32,

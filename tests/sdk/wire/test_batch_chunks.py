@@ -2,7 +2,6 @@
 
 import random
 import struct
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -10,15 +9,13 @@ import torch
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sdk.allocations import allocates_at_most
 from tests.sdk.wire.joined_chunks import split
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
 from rollfleet.wire.batch_chunks import Assembler, Identity
 from rollfleet.wire.chunks import PREFIX_BYTES, ChunkHeader, peek
 from rollfleet.wire.codec import ALIGNMENT, Encoded, decode, encode
-
-if TYPE_CHECKING:
-    from tests.job_server import AllocatesAtMost
 
 FIELDS = struct.Struct("<IHHQIIQ")
 
@@ -74,7 +71,7 @@ def test_chunks_joined_are_the_message_and_all_but_the_last_have_one_size(
         assert header.nbytes == sizes[index] - PREFIX_BYTES
 
 
-def test_chunks_are_made_one_at_a_time(allocates_at_most: "AllocatesAtMost") -> None:
+def test_chunks_are_made_one_at_a_time() -> None:
     encoded = encode(b"", {("a",): torch.zeros(1 << 22, dtype=torch.uint8)})
     with allocates_at_most(300_000):
         for chunk in split(encoded, sent_by(), max_chunk_bytes=1 << 17):
@@ -205,7 +202,7 @@ def test_chunk_of_a_worker_that_no_job_can_have_is_corrupt() -> None:
         Assembler(max_message_bytes=100).add(forged(sent_by(2**16), index=0, count=1, total_bytes=1, piece=b"x"))
 
 
-def test_message_over_the_limit_is_refused_before_memory_is_taken_for_it(allocates_at_most: "AllocatesAtMost") -> None:
+def test_message_over_the_limit_is_refused_before_memory_is_taken_for_it() -> None:
     piece = bytes(64)
     chunk = forged(sent_by(), index=0, count=1 << 30, total_bytes=64 << 30, piece=piece)
     assembler = Assembler(max_message_bytes=1 << 20)
@@ -215,9 +212,7 @@ def test_message_over_the_limit_is_refused_before_memory_is_taken_for_it(allocat
     assert len(assembler) == 0
 
 
-def test_first_chunks_of_many_messages_never_take_more_memory_than_two_messages(
-    allocates_at_most: "AllocatesAtMost",
-) -> None:
+def test_first_chunks_of_many_messages_never_take_more_memory_than_two_messages() -> None:
     limit = 1 << 20
     assembler = Assembler(max_message_bytes=limit, max_pending=1000)
     beginnings = []

@@ -2,30 +2,20 @@
 
 import gc
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.sdk.allocations import allocates_at_most
+from tests.sdk.wire.dtypes import DTYPES
+from tests.sdk.wire.joined_chunks import joined
 
 from rollfleet.errors import MessageTooLarge
-from rollfleet.wire.codec import ALIGNMENT, Encoded, Key, decode, empty_buffer, encode
-
-if TYPE_CHECKING:
-    from tests.job_server import AllocatesAtMost
-
-DTYPES = [
-    torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32,
-    torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
-]  # fmt: skip
+from rollfleet.wire.codec import ALIGNMENT, Key, decode, empty_buffer, encode
 
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-
-
-def joined(encoded: Encoded) -> bytearray:
-    return bytearray(b"".join(encoded.parts))
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -114,7 +104,7 @@ def test_tensors_of_the_same_shapes_do_not_get_each_others_values() -> None:
 # Memory.
 
 
-def test_encoding_does_not_copy_contiguous_tensors(allocates_at_most: "AllocatesAtMost") -> None:
+def test_encoding_does_not_copy_contiguous_tensors() -> None:
     tensor = torch.rand(1 << 18)
     with allocates_at_most(50_000):
         encoded = encode(b"", {("a",): tensor})

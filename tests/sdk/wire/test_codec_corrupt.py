@@ -5,27 +5,21 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
 import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.sdk.allocations import allocates_at_most
+from tests.sdk.wire.dtypes import DTYPES
+from tests.sdk.wire.joined_chunks import joined
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
-from rollfleet.wire.codec import ALIGNMENT, Encoded, decode, encode
-
-if TYPE_CHECKING:
-    from tests.job_server import AllocatesAtMost
-from tests.sdk.wire.dtypes import DTYPES
+from rollfleet.wire.codec import ALIGNMENT, decode, encode
 
 FIELDS = struct.Struct("<4sIIIQ")
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-
-
-def joined(encoded: Encoded) -> bytearray:
-    return bytearray(b"".join(encoded.parts))
 
 
 def sealed(frame: bytearray) -> bytearray:
@@ -156,9 +150,7 @@ def test_header_with_an_odd_value_is_corrupt_or_means_the_payload(field: str, va
 
 @given(st.lists(st.one_of(st.integers(0, 3), odd_integers), max_size=34), st.sampled_from(DTYPES))
 @relaxed
-def test_false_shape_never_costs_memory(
-    allocates_at_most: "AllocatesAtMost", shape: list[int], dtype: torch.dtype
-) -> None:
+def test_false_shape_never_costs_memory(shape: list[int], dtype: torch.dtype) -> None:
     frame = forged(tensor_header(shape=shape, dtype=str(dtype).removeprefix("torch.")), bytes(64))
     with allocates_at_most(100_000):
         try:
@@ -220,9 +212,7 @@ def test_other_magic_and_other_version_are_named() -> None:
 
 
 @pytest.mark.parametrize("field", [2, 3], ids=["header", "meta"])
-def test_header_and_meta_that_claim_more_than_a_mebibyte_are_too_large(
-    allocates_at_most: "AllocatesAtMost", field: int
-) -> None:
+def test_header_and_meta_that_claim_more_than_a_mebibyte_are_too_large(field: int) -> None:
     values = [b"RLFT", 1, 0, 0, 0]
     values[field] = (1 << 20) + 1
     frame = sealed(bytearray(FIELDS.pack(*values) + bytes(8 + 2 * (1 << 20))))

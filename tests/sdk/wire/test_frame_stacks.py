@@ -1,7 +1,7 @@
 """Folding: each image of a stack travels once, and what comes out is what went in, bit by bit."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sdk.allocations import allocates_at_most
 from torch import Tensor
 
 from rollfleet.data.batch import Fragment, Key
@@ -23,9 +24,6 @@ from rollfleet.wire.fragment_message import pack_fragment, unpack_fragment
 from rollfleet.wire.frame_stacks import Folded, fold, unfold
 from rollfleet_api.job import EnvSpec
 from rollfleet_api.messages import BatchMeta, pack
-
-if TYPE_CHECKING:
-    from tests.job_server import AllocatesAtMost
 
 META = BatchMeta(session=1, round=1, version=1, frames=6)
 
@@ -186,7 +184,7 @@ assert FOLDED is not None
         FOLDED._replace(images=torch.zeros(FOLDED.images.shape, dtype=torch.complex128)),
     ],
 )
-def test_parts_that_do_not_fit_together_are_refused(forged: Folded, allocates_at_most: "AllocatesAtMost") -> None:
+def test_parts_that_do_not_fit_together_are_refused(forged: Folded) -> None:
     with pytest.raises(MessageCorrupt, match="folded observations"), allocates_at_most(1 << 20):
         unfold(forged)
 

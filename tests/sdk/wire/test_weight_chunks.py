@@ -1,22 +1,19 @@
 """A version in chunks: whatever arrives, in any order, only a complete and correct version is returned."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.sdk.allocations import allocates_at_most
 
 from rollfleet.errors import MessageCorrupt
 from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.chunks import CHUNK_BYTES, PREFIX_BYTES
 from rollfleet.wire.weight_chunks import MAX_PENDING, WeightAssembler, cut, manifest_of
 from rollfleet_api.messages import Manifest
-
-if TYPE_CHECKING:
-    from tests.job_server import AllocatesAtMost
 
 Version = tuple[Manifest, bytes, list[bytes]]
 
@@ -236,7 +233,7 @@ def test_version_whose_checksum_is_wrong_can_be_fetched_again() -> None:
     assert assembler.finish(manifest).tobytes() == data
 
 
-def test_chunks_of_a_policy_of_another_size_are_ignored(allocates_at_most: "AllocatesAtMost") -> None:
+def test_chunks_of_a_policy_of_another_size_are_ignored() -> None:
     assembler, (chunk, *_) = WeightAssembler(100), version(1, nbytes=1 << 22, chunk_bytes=1 << 10)[2]
     with allocates_at_most(200_000):
         assembler.add(chunk)
@@ -244,7 +241,7 @@ def test_chunks_of_a_policy_of_another_size_are_ignored(allocates_at_most: "Allo
 
 
 @pytest.mark.parametrize("total", [0, 99, 101, 2**63 - 1])
-def test_manifest_of_another_size_is_corrupt(allocates_at_most: "AllocatesAtMost", total: int) -> None:
+def test_manifest_of_another_size_is_corrupt(total: int) -> None:
     manifest = replace(version(1)[0], total_bytes=total)
     assembler = WeightAssembler(100)
     with allocates_at_most(200_000):

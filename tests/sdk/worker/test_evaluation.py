@@ -6,12 +6,13 @@ import random
 import signal
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from tests.sdk.places import CollectInProcesses
 from tests.waiting import wait_until
 from torch import Tensor, nn
 
@@ -19,9 +20,6 @@ from rollfleet import ActorCritic, Collector
 from rollfleet.errors import JobInvalid
 from rollfleet.exploration import Exploration, exploration
 from rollfleet_api.messages import Evaluation
-
-if TYPE_CHECKING:
-    from tests.sdk.places import CollectInProcesses
 
 BATCHES = 9
 OPTIONS: dict[str, Any] = {"num_envs": 4, "frames_per_batch": 64, "total_frames": 64 * BATCHES, "seed": 3}
@@ -134,7 +132,7 @@ def test_evaluation_in_this_process_disturbs_neither_the_policy_nor_global_gener
 
 @pytest.mark.parametrize("workers", [1, 2], ids=["one", "two taking turns"])
 def test_in_processes_the_returns_are_the_same_and_evaluation_changes_no_batch(
-    processes: "CollectInProcesses", expected: Any, workers: int
+    processes: CollectInProcesses, expected: Any, workers: int
 ) -> None:
     policy = actor_critic()
     collector = processes("CartPole-v1", policy, workers=1, evaluation=EVERY_3 | {"workers": workers}, **OPTIONS)
@@ -164,7 +162,7 @@ class Raising(nn.Module):
 
 
 def test_an_evaluation_that_fails_for_good_is_reported_and_training_goes_on(
-    processes: "CollectInProcesses", caplog: pytest.LogCaptureFixture
+    processes: CollectInProcesses, caplog: pytest.LogCaptureFixture
 ) -> None:
     collector = processes("CartPole-v1", Raising(), evaluation={"every": 1}, num_envs=2, frames_per_batch=8)
 
@@ -185,20 +183,20 @@ def test_in_this_process_an_error_of_an_evaluation_is_raised() -> None:
             next(collector)
 
 
-def test_an_evaluation_worker_that_is_killed_starts_again_with_its_version(processes: "CollectInProcesses") -> None:
+def test_an_evaluation_worker_that_is_killed_starts_again_with_its_version(processes: CollectInProcesses) -> None:
     collector = processes("CartPole-v1", actor_critic(), evaluation={"every": 2, "episodes": 4}, **OPTIONS)
     transport: Any = collector._transport
     next(collector)
-    os.kill(transport._evaluation.supervisor.handles[0].process.pid, signal.SIGKILL)
+    os.kill(transport._evaluators.handles[0].process.pid, signal.SIGKILL)
     next(collector)
     assert collector.version == 2
     wait_until(lambda: [each.version for each in collector.evaluations] == [2])
-    assert transport._evaluation.supervisor.handles[0].incarnation == 1
+    assert transport._evaluators.handles[0].incarnation == 1
     next(collector)
 
 
 def test_a_collector_leaves_no_evaluation_worker_behind(
-    processes: "CollectInProcesses", started: Callable[..., list[Any]]
+    processes: CollectInProcesses, started: Callable[..., list[Any]]
 ) -> None:
     collector = processes("CartPole-v1", actor_critic(), evaluation={"every": 1, "workers": 2}, **OPTIONS)
     next(collector)

@@ -1,20 +1,16 @@
-"""Policies with lazy parameters, and those that take a TensorDict: on each transport."""
+"""Policies with lazy parameters, on each transport."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase
+from tests.job_server import Server
+from tests.sdk.places import Collect
 from torch import Tensor, nn
 
 from rollfleet import Collector
 from rollfleet.errors import WeightMismatch
-
-if TYPE_CHECKING:
-    from tests.job_server import Server
-    from tests.sdk.places import Collect
 
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
 
@@ -40,7 +36,7 @@ def train(policy: Lazy) -> None:
 
 
 @pytest.mark.parametrize("device", ["the learner's", "another"])
-def test_lazy_parameters_are_initialised_in_the_learner_and_its_workers(collect: "Collect", device: str) -> None:
+def test_lazy_parameters_are_initialised_in_the_learner_and_its_workers(collect: Collect, device: str) -> None:
     torch.manual_seed(0)  # two large steps from some weights make numbers whose rounding differs
     policy = Lazy()
     keywords: dict[str, Any] = {} if device == "the learner's" else {"policy_device": "cpu:0"}
@@ -54,7 +50,7 @@ def test_lazy_parameters_are_initialised_in_the_learner_and_its_workers(collect:
             torch.testing.assert_close(batch["logits"], policy.net(batch["observation"]))
 
 
-def test_a_lazy_policy_from_a_factory_is_initialised(collect: "Collect") -> None:
+def test_a_lazy_policy_from_a_factory_is_initialised(collect: Collect) -> None:
     collector = collect("CartPole-v1", policy_factory=Lazy, **SMALL)
     next(collector)
     with pytest.raises(WeightMismatch, match=r"net\.0\.weight: this parameter is lazy"):
@@ -68,35 +64,13 @@ def test_a_lazy_policy_from_a_factory_is_initialised(collect: "Collect") -> None
 
 
 def test_a_lazy_policy_of_a_job_is_initialised_in_the_learner_and_its_workers(
-    server: "Server", connect: Callable[..., Collector], start_worker: Callable[..., Any]
+    server: Server, connect: Callable[..., Collector]
 ) -> None:
     spec = {"env": {"id": "CartPole-v1", "numEnvs": 2}, "collect": {"framesPerBatch": 32}}
     job = server.provision(policy={"entrypoint": f"{__name__}:Lazy"}, **spec)
-    start_worker(job, 0)
+    server.start_worker(job, 0)
     policy = Lazy()
     with connect(policy) as collector:
         batch = next(collector)
     with torch.no_grad():
         torch.testing.assert_close(batch["logits"], policy.net(batch["observation"]))
-
-
-class Drifting(TensorDictModuleBase):  # type: ignore[misc]
-    """Reads outputs of the step before at the root, as TorchRL's noise does; one of them is private."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.in_keys, self.out_keys = ["observation", "step_count", "is_init"], ["action", "steps", "counted", "_steps"]
-
-    def forward(self, td: TensorDictBase) -> TensorDictBase:
-        steps = torch.where(td["is_init"], 0, td.get("_steps", torch.zeros(len(td), 1).long())) + 1
-        action = torch.zeros(len(td), dtype=torch.int64)
-        return td.update({"action": action, "steps": steps.clone(), "counted": td["step_count"] + 0, "_steps": steps})
-
-
-def test_outputs_of_a_tensordict_module_at_the_root_are_its_state(collect: "Collect") -> None:
-    whole: Any = torch.cat(list(collect("CartPole-v1", Drifting(), total_frames=128, **SMALL)), dim=1)
-    assert whole["next", "done"].any()
-    assert torch.equal(whole["steps"], whole["step_count"] + 1)
-    assert torch.equal(whole["counted"], whole["step_count"])
-    assert torch.equal(whole["is_init"], whole["step_count"] == 0)
-    assert "_steps" not in set(whole.keys())

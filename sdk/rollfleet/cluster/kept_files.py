@@ -1,0 +1,85 @@
+"""Files of a job's learner that outlive its pod: `rollfleet submit --keep` mounts a volume, `rollfleet fetch` reads it.
+
+Each new job gets a new claim: that of a deleted job of its name may be about to go.
+"""
+
+import secrets
+from typing import Any, Final
+
+from rollfleet.cluster.api import Manifest
+from rollfleet.cluster.jobs import Jobs, owner
+from rollfleet.errors import ClusterError, JobInvalid, JobNotFound
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.kubernetes_names import JOB_LABEL, ROLE_LABEL
+from rollfleet_api.quantity import parse_bytes
+from rollfleet_api.views import JobView
+
+FOLDER: Final = "/kept"
+_VOLUME: Final = "rollfleet-kept"
+
+
+def claim_for(jobs: Jobs, job: CollectorJob, size: str) -> str:
+    """Return the name of a job's claim: the one that it has on the cluster, or a new one.
+
+    Raises:
+        JobInvalid: `size`, such as `1Gi`, is no quantity. The message has the one to write.
+    """
+    try:
+        parse_bytes(size)
+    except ValueError as error:
+        raise JobInvalid(f"--keep: {error}") from None
+    try:
+        found = claim_of(jobs.get(job.key if "namespace" in job.metadata.model_fields_set else job.metadata.name))
+    except JobNotFound:
+        found = None
+    return found or f"{job.metadata.name}-kept-{secrets.token_hex(3)}"
+
+
+def claim_of(job: JobView) -> str | None:
+    """Return the name of a job's claim. None: it keeps no files."""
+    volumes = _learner(job).get("volumes") or []
+    return next((each["persistentVolumeClaim"]["claimName"] for each in volumes if each.get("name") == _VOLUME), None)
+
+
+def mount(claim: str, pod: Manifest, container: Manifest) -> None:
+    """Mount a claim in a container of a pod's spec. It becomes the working folder, in place of /tmp."""
+    if container.get("workingDir", "/tmp") == "/tmp":
+        container["workingDir"] = FOLDER
+    container["volumeMounts"] = [*container.get("volumeMounts", []), {"name": _VOLUME, "mountPath": FOLDER}]
+    pod["volumes"] = [*pod.get("volumes", []), {"name": _VOLUME, "persistentVolumeClaim": {"claimName": claim}}]
+
+
+def create_claim(jobs: Jobs, job: JobView, claim: str, size: str) -> None:
+    """Create a job's claim, unless it is there.
+
+    Raises:
+        ClusterError: The cluster refuses it. The learner's pod waits for it.
+    """
+    try:
+        jobs.api.create(volume_claim(job, claim, size))
+    except ClusterError as error:
+        if error.reason != "AlreadyExists":
+            again = f"the learner of {job.key} waits for its volume: submit the job again, or delete it"
+            raise ClusterError(f"{error}; {again}", error.status, error.reason) from error
+
+
+def volume_claim(job: JobView, claim: str, size: str) -> Manifest:
+    """Return a claim to a volume of the cluster's default class, which is deleted with its job."""
+    metadata = {"name": claim, "namespace": job.metadata.namespace, "ownerReferences": [owner(job)]}
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
+
+
+def reader(job: JobView) -> Manifest:
+    """Return the template of a worker that reads a job's files: a pod like its learner's, and beside a running one."""
+    learner = {"matchLabels": {JOB_LABEL: job.metadata.name, ROLE_LABEL: "learner"}}
+    beside = {"topologyKey": "kubernetes.io/hostname", "labelSelector": learner}
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": beside}]}
+    container = {"name": "worker", "volumeMounts": [{"name": _VOLUME, "mountPath": FOLDER, "readOnly": True}]}
+    own = {key: value for key, value in _learner(job).items() if key not in ("initContainers", "resourceClaims")}
+    return {"spec": own | {"affinity": {"podAffinity": preferred}, "containers": [container]}}
+
+
+def _learner(job: JobView) -> Manifest:
+    learner: Any = job.spec.learner or {}
+    return dict((learner.get("template") or {}).get("spec") or {})
