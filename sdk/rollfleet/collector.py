@@ -50,8 +50,6 @@ class Collector(BatchIterator):
         (2, 8) 32
     """
 
-    _one_policy = False  # see `construct`
-
     @hints_names("rollfleet.Collector")
     def __init__(
         self,
@@ -177,7 +175,7 @@ class Collector(BatchIterator):
         given = locals()
         keywords = Keywords.of(given, Collector.__init__)
         try:
-            construction = construct(env, policy, keywords, one_policy=self._one_policy)
+            construction = construct(env, policy, keywords)
             transport, job = start(construction, keywords)
             acts = construction.acts_with_the_learners_policy
             try:

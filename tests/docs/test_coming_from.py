@@ -11,7 +11,6 @@ from tests.pages import blocks, shell
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # TorchRL warns about its own classes
     from rollfleet import torchrl
-    from rollfleet.torchrl.arguments import WITHOUT_EFFECT
 
 RUN = "RL_WARNINGS=False python -W error block.py"
 PAGES = ["coming-from-torchrl.md", "coming-from-ray.md", "coming-from-sb3.md", "slurm.md"]
@@ -52,10 +51,10 @@ def test_the_scripts_for_slurm_are_valid_shell(repository: Path) -> None:
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
-@pytest.mark.parametrize("name", [*torchrl.__all__, *WITHOUT_EFFECT])
+@pytest.mark.parametrize("name", torchrl.__all__)
 def test_every_name_is_on_the_page_for_users_of_torchrl(name: str, repository: Path) -> None:
-    if name in ("DistributedCollector", "DistributedSyncCollector", "RPCCollector", "traj_pool"):
-        return  # today's names of those on the page; an argument that TorchRL passes to itself
+    if name in ("DistributedCollector", "DistributedSyncCollector", "RPCCollector"):
+        return  # today's names of those on the page
     assert re.search(rf"\b{name}\b", page(repository, "coming-from-torchrl.md"))
 
 

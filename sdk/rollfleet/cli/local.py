@@ -5,7 +5,6 @@ A run ends when its learner ends, when a worker gives up, or when it is cancelle
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -13,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rollfleet.cli.display import Display
 from rollfleet.cli.error_lines import EXIT_FAILURE
@@ -72,18 +71,14 @@ async def run(local: LocalRun) -> int:
         RollfleetError: NATS could not be started or reached.
         asyncio.CancelledError: The run was cancelled; everything is stopped.
     """
-    store = Path(tempfile.mkdtemp(prefix="rollfleet-"))
-    server: NatsServer | None = None
-    try:
-        if local.nats_url is None:
-            server = await start_nats_server(subjects_of(local.job), store)
-        return await _run_on(local, server)
-    finally:
+    if local.nats_url is not None:
+        return await _run_on(local, None)
+    with tempfile.TemporaryDirectory(prefix="rollfleet-", ignore_cleanup_errors=True) as store:
+        server = await start_nats_server(subjects_of(local.job), Path(store))
         try:
-            if server:
-                await finish(server.child.stop(STOP_GRACE_S))
+            return await _run_on(local, server)
         finally:
-            shutil.rmtree(store, ignore_errors=True)
+            await finish(server.child.stop(STOP_GRACE_S))
 
 
 async def _run_on(local: LocalRun, server: NatsServer | None) -> int:
@@ -107,7 +102,6 @@ class _Ended(Exception):
 class _Children:
     def __init__(self, local: LocalRun, server: NatsServer | None, watch: JobWatch) -> None:
         self._local, self._server, self._watch = local, server, watch
-        self._alive: set[Child] = set()
 
     async def run(self) -> int:
         spec = self._local.job.spec
@@ -127,13 +121,9 @@ class _Children:
             await asyncio.wait({learner}, timeout=STOP_GRACE_S)  # it may save what it has
             return EXIT_FAILURE
         finally:
-            await finish(self._stop(tasks))
-
-    async def _stop(self, tasks: "list[asyncio.Task[Any]]") -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)  # from here on, no task starts a process
-        await asyncio.gather(*(child.stop(STOP_GRACE_S) for child in self._alive))
+            for task in tasks:
+                task.cancel()
+            await finish(asyncio.gather(*tasks, return_exceptions=True))
 
     async def _keep_nats(self) -> None:
         restarts = 0
@@ -188,17 +178,22 @@ class _Children:
             self._local.display.event(f"{name} restarts ({restarts} of {allowed})")
 
     async def _run(self, name: str, command: list[str], environ: dict[str, str]) -> tuple[int, str]:
-        """Run a process to its end. Returns its exit code, and its end in a sentence. A failed start is a crash."""
+        """Run a process to its end, and stop it if cancelled. A failed start is a crash.
+
+        Returns its exit code, and its end in a sentence.
+        """
         try:
             child = await spawn(
                 name, command, environ=environ, on_line=lambda line: self._local.display.output(name, line)
             )
         except OSError as error:
             return EXIT_CRASHED, f"{name} did not start: {error.strerror}"
-        self._alive.add(child)
         self._report_start(child)
-        code = await child.wait()
-        self._alive.discard(child)
+        try:
+            code = await child.wait()
+        except asyncio.CancelledError:
+            await child.stop(STOP_GRACE_S)
+            raise
         child.kill(signal.SIGKILL)  # its own child processes
         return code, child.describe_end()
 

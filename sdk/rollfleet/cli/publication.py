@@ -3,10 +3,10 @@
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from nats.errors import Error as NatsError
 
@@ -113,7 +113,7 @@ async def _in_thread(function: Callable[[], T]) -> T:
     return await asyncio.wrap_future(result)
 
 
-async def finish(cleaning: Coroutine[Any, Any, None]) -> None:
+async def finish(cleaning: Awaitable[object]) -> None:
     """Finish a clean-up that a cancellation must not interrupt; raise the cancellation afterwards."""
     task = asyncio.ensure_future(cleaning)
     try:

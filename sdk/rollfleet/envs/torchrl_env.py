@@ -77,15 +77,14 @@ def build_torchrl(first: Any, build: Callable[[], Any], spec: EnvSpec, source: s
     own = math.prod(first.batch_size)
     if own == spec.num_envs and (first.batch_size or spec.vectorization is Vectorization.SYNC):
         return first
+    _close(first)
     if first.batch_size:
-        _close(first)
         raise EnvironmentInvalid(
             f"{source} returned environments of batch size {list(first.batch_size)}, but {spec.num_envs} are asked "
             f"for; ask for {own}, or pass the number to the factory in its keyword arguments"
         )
     from torchrl.envs import ParallelEnv, SerialEnv
 
-    _close(first)
     batched = SerialEnv if spec.vectorization is Vectorization.SYNC else ParallelEnv
     return batched(spec.num_envs, build)
 

@@ -71,12 +71,12 @@ class Construction:
     sources: "Sources | None" = None
 
 
-def construct(env: Any, policy: Any, keywords: Keywords, *, one_policy: bool = False) -> Construction:
+def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     """Check the arguments of `rollfleet.Collector`, and make a job of them.
 
     In this process the learner's own module acts only if each batch has a version of its own and nothing fills a buffer
-    in the background, or with `one_policy`. Else its weights could change within a version. A `weight_scheme` decides
-    which weights act, so it needs a copy, too.
+    in the background. Else its weights could change within a version. A `weight_scheme` decides which weights act, so
+    it needs a copy, too.
 
     Raises:
         JobInvalid: They contradict each other, or a value cannot be used. The message names the keyword.
@@ -89,7 +89,7 @@ def construct(env: Any, policy: Any, keywords: Keywords, *, one_policy: bool = F
     envs = _for_each(env, count, "env")
     _check_envs(envs, job.spec, inline=inline)
     own_acts = job.spec.weights.interval == 1 and keywords["replay_buffer"] is None and options.weight_scheme is None
-    copies = not inline or not (one_policy or own_acts)
+    copies = not inline or not own_acts
     policies = _Policies(
         policy=policy if factory is None else None,
         factories=None if factory is None else _factories(factory, count),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, VERSION, Fragment, is_dense
 from rollfleet.data.tensor_tree import flatten, key_of
-from rollfleet.data.whole_trajectories import WholeTrajectories
+from rollfleet.data.whole_trajectories import WholeTrajectories, flag_last
 from rollfleet.envs.torchrl_env import KEEPS_SEEDS, TorchRLEnv, with_transforms
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.exploration import exploring
@@ -76,8 +76,8 @@ class TensorDictRollout:
         self._reward_keys = [("next", *key_of(key)) for key in env.base.reward_keys]
         truncated = [key for key in flags if key[-1] == "truncated"]
         self._cut_flags = [*truncated, *self._done_keys]
-        self._truncated = truncated if spec.set_truncated else []
-        if spec.set_truncated and not self._truncated:
+        self._last_flags = [each for key in truncated for each in (key, (*key[:-1], "done")) if spec.set_truncated]
+        if spec.set_truncated and not truncated:
             raise EnvironmentInvalid(f"environment {env} has no key `truncated`; remove `set_truncated`")
         self._episodes = EpisodeCounts(env.num_envs)
         self._in_collect = self._worked = False
@@ -159,15 +159,13 @@ class TensorDictRollout:
         from tensordict import TensorDict
 
         env, carrier = self._env.base, self._first()
-        act = env.rand_action if random_actions else self._called
+        act = self._randomly if random_actions else self._called
         step, ended, frames = env.step_and_maybe_reset, self._ended, []
         ends: list[Tensor] = []
         for t in range(self._steps):
             if t and stop is not None and stop():
                 break
             frame, carrier = step(act(carrier))
-            if random_actions:
-                self._complete(frame, carrier)
             frames.append(frame)
             ends.append(ended(frame))  # at once: some environments write into the same flags again
         self._carrier = carrier
@@ -179,9 +177,7 @@ class TensorDictRollout:
             batch = batch.to("cpu").clear_device_()
         ended_at = torch.stack(ends, dim=-1).reshape(self._num_envs, len(ends))
         self._identify(batch, ended_at.numpy())
-        for key in self._truncated:
-            for last in (batch.get(key), batch.get((*key[:-1], "done"))):
-                last[:, -1] = True
+        flag_last(batch, self._last_flags)
         return batch, ended_at
 
     def _first(self) -> Any:
@@ -194,29 +190,31 @@ class TensorDictRollout:
             self._seeded += 1
         carrier = self._env.base.reset()
         if not self._started:
-            self._show_outputs(carrier)
+            self._outputs = self._shown(carrier)
+            self._complete(carrier)
         self._episodes.discard(slice(None))
         self._ids = self._trajectories.take(self._num_envs)
         self._whole.forget()
         self._started = True
         return carrier
 
-    def _show_outputs(self, carrier: Any) -> None:
-        """Put zeros under the policy's own outputs, as in TorchRL: frames of random actions have them, too."""
+    def _shown(self, carrier: Any) -> dict[Any, Tensor]:
+        """Return zeros in the form of the policy's outputs, by key, from one call."""
         with torch.random.fork_rng(devices=[]):
             shown = self._called(carrier.clone())
-        found = {key_of(key): shown.get(key, None) for key in getattr(self._act, "out_keys", ())}
-        self._outputs = {key: torch.zeros_like(value) for key, value in found.items() if isinstance(value, Tensor)}
+        found = {key: shown.get(key, None) for key in getattr(self._act, "out_keys", ())}
+        return {key: torch.zeros_like(value) for key, value in found.items() if isinstance(value, Tensor)}
+
+    def _complete(self, carrier: Any) -> Any:
+        """Put zeros under the policy's missing outputs, as in TorchRL: frames of random actions have them, too."""
         for key, value in self._outputs.items():
             if carrier.get(key, None) is None:
                 carrier.set(key, value)
+        return carrier
 
-    def _complete(self, frame: Any, carrier: Any) -> None:
-        """Put zeros where the policy would have written what comes next."""
-        for key, value in self._outputs.items():
-            if key[0] == "next" and frame.get(key, None) is None:
-                frame.set(key, value)
-                carrier.set(key[1:], value)
+    def _randomly(self, carrier: Any) -> Any:
+        """Return the TensorDict with random actions."""
+        return self._complete(self._env.base.rand_action(carrier))
 
     def _called(self, carrier: Any) -> Any:
         """Return the TensorDict with the policy's outputs."""
@@ -236,7 +234,8 @@ class TensorDictRollout:
 
     def _identify(self, batch: Any, ended: NDArray[np.bool_]) -> None:
         """Write trajectory ids, and count episodes. `ended`: whether an episode ended with a frame, `[envs, T]`."""
-        rewards = [_by_env(batch.get(key)).double().mean(-1) for key in self._reward_keys if key in batch.keys(True)]
+        found = [batch.get(key) for key in self._reward_keys if key in batch.keys(True)]
+        rewards = [each.reshape(*ended.shape, -1).double().mean(-1) for each in found]
         reward = torch.stack(rewards).mean(0).numpy() if rewards else np.zeros(ended.shape)
         self._outcomes = reward, ended
         ids = np.empty(ended.shape, np.int64)
@@ -253,17 +252,12 @@ class TensorDictRollout:
         batch.set(VERSION, torch.full_like(batch.get(TRAJECTORY), self._version))
 
     def _trajectories_of(self, wanted: int, stop: Callable[[], bool] | None, random_actions: bool) -> "TensorDict":
-        """Return whole trajectories `[trajectories, T]`; once `stop` is true, what there is of them."""
+        """Return whole trajectories `[trajectories, T]`; once `stop` is true, which it stays, what there is of them."""
         stopped = False
-
-        def enough() -> bool:
-            nonlocal stopped
-            stopped = stopped or (stop is not None and stop())
-            return stopped
-
         while len(self._whole) < wanted and not (stopped and self._whole):
-            batch, ended = self._frames(enough, random_actions)
+            batch, ended = self._frames(stop, random_actions)
             self._whole.add(batch, ended)
+            stopped = stop is not None and stop()
             if stopped and not self._whole:  # what follows is not their beginning: begin new episodes
                 self._whole.cut(self._cut_flags)
                 self.start_over()
@@ -299,8 +293,3 @@ def _rows(batch: Any, dims: int) -> Any:
     for _ in range(dims):  # a lazy stack that is flattened mixes up its dimensions
         parts = [part for whole in parts for part in whole.unbind(0)]
     return TensorDict.maybe_dense_stack(parts, 0)
-
-
-def _by_env(values: Tensor) -> Tensor:
-    """Return values `[envs, T, ...]` as `[envs, T, n]`."""
-    return values.flatten(2) if values.ndim > 2 else values.unsqueeze(-1)

@@ -15,20 +15,14 @@ class BatchShape:
 
     Attributes:
         sizes: The batch size of a worker's environments.
-        workers: The workers of a batch; None: it is of one worker, and has no dimension of workers.
-        cat: The dimension along which workers are concatenated; "stack": a first dimension of workers.
+        cat: The dimension along which workers are concatenated; "stack": a first dimension of workers; None: a batch is
+            of one worker.
         preempts: Whether slow workers are stopped, so that rows end in padding.
     """
 
     sizes: torch.Size
-    workers: int | None = None
-    cat: int | str = "stack"
+    cat: int | str | None = None
     preempts: bool = False
-
-    @property
-    def is_stacked(self) -> bool:
-        """Whether the first dimension is that of workers."""
-        return self.workers is not None and self.cat == "stack"
 
     def of(self, batch: TensorDictBase) -> TensorDictBase:
         """Return a batch in this shape. Its memory is the same if it can be.
@@ -41,7 +35,7 @@ class BatchShape:
             batch = batch.squeeze(first) if batch.shape[first] == 1 else batch.flatten(first, first + 1)
         elif len(self.sizes) > 1:
             batch = batch.unflatten(first, (batch.shape[first] // self.sizes[1:].numel(), *self.sizes[1:]))
-        if self.workers is not None and not isinstance(self.cat, str):
+        if isinstance(self.cat, int):
             if self.preempts:
                 batch = torch.cat([_valid(part) for part in batch.unbind(0)], self.cat)
             elif self.cat in (0, 1 - batch.batch_dims) and is_dense(batch):
@@ -54,10 +48,7 @@ class BatchShape:
 
 
 def _valid(part: TensorDictBase) -> Any:
-    valid = part.get(TRAJECTORY) != -1
-    while valid.ndim > 1:
-        valid = valid.any(0)
-    return part[..., valid]
+    return part[..., (part.get(TRAJECTORY) != -1).reshape(-1, part.shape[-1]).any(0)]
 
 
 def without_marks(batch: TensorDictBase, *, ids: bool) -> TensorDictBase:

@@ -2,16 +2,14 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from inspect import Signature
-from operator import attrgetter
+from inspect import Parameter, Signature, signature
 from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase
 from torch import nn
-from torch.utils.data import IterableDataset
 from torchrl.collectors import BaseCollector
 from torchrl.collectors.utils import split_trajectories
 from torchrl.envs import EnvBase
@@ -21,62 +19,56 @@ from rollfleet.collector import Collector as NativeCollector
 from rollfleet.data.batch import TRAJECTORY, VERSION
 from rollfleet.data.tensor_tree import key_of
 from rollfleet.data.whole_trajectories import WholeTrajectories
-from rollfleet.errors import EnvironmentInvalid, JobInvalid, WorkerFailed
+from rollfleet.errors import EnvironmentInvalid, WorkerFailed
 from rollfleet.learner.background_fill import BackgroundFill
+from rollfleet.torchrl.arguments import PLACE, native
 from rollfleet.torchrl.batches import BatchShape, without_marks
-from rollfleet.torchrl.signatures import bound, signature_like
-
-_KEPT_VERSIONS = 10_000  # whose numbers of updates are known; a batch may be older than the newest weights
 
 
-def unavailable(why: str) -> Callable[..., Any]:
-    """Return a method that raises NotImplementedError with this text, always."""
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise NotImplementedError(why)
-
-    return refuse
-
-
-class FleetCollector(IterableDataset[Any]):
+class FleetCollector(BaseCollector):  # type: ignore[misc]
     """A collector of TorchRL's interface. Its subclasses say where it collects.
 
-    `Collector` shows an example. Attributes have the names of TorchRL's, and each argument is one.
+    `Collector` shows an example. Attributes have the names of TorchRL's, and each argument is one. TorchRL's own class
+    has `next`, `len`, `map_fn`, `get_distant_attr`, `set_post_collect_hook`, `async_shutdown`, and `stats`, which reads
+    the private `_frames` and `_iter`.
     """
 
     __signature__: ClassVar[Signature]
     policy: Any
-    postproc: Callable[[Any], Any] | None
-    reset_at_each_iter: bool
     requested_frames_per_batch: int
     storing_device: Any  # in one process a device, else a list of one for each worker; so the next two
     policy_device: Any
     env_device: Any
-    pre_collect_hook: Callable[[], object] | None
-    post_collect_hook: Callable[[Any], object] | None
     # Arguments that not all of TorchRL's collectors have
     compact_obs = track_policy_version = update_at_each_batch = False
     track_traj_ids = True
     replay_buffer: Any = None
     traj_format: str | None = None
-    trajs_per_batch: int | None = None
-    trajs_per_write: int | None = None
 
     def __init_subclass__(cls, theirs: type | None = None) -> None:
-        """Give a class the signature of one of TorchRL's."""
+        """Give a class the signature of one of TorchRL's, with the keywords of `PLACE`."""
         super().__init_subclass__()
         if theirs is not None:
-            cls.__signature__ = signature_like(theirs)
+            _, *own = signature(theirs.__init__).parameters.values()  # type: ignore[misc]
+            place = (Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in PLACE)
+            kept = [each for each in own if each.kind is not Parameter.VAR_KEYWORD]
+            cls.__signature__ = Signature([*kept, *place])
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Start to collect. The arguments are those of TorchRL's class, and `cluster`, `job` and `nats`."""
-        given = self._given(bound(self.__signature__, type(self).__name__, args, kwargs))
+        super().__init__()
+        try:
+            call = self.__signature__.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}: {error}") from None
+        call.apply_defaults()
+        given = self._given(dict(call.arguments))
+        self._keywords = native(given)
         self.closed = True
-        self._frames, self._iter, self._updates, self._restored = 0, -1, 0, 0
-        self._numbers: dict[int, int] = {}  # of updates, by the native version
+        self._frames, self._iter, self._updates = 0, -1, 0
+        self._before: int | None = None  # the native version less the number of updates; None: no update yet
         self._trajectories = WholeTrajectories()
         self._fill: BackgroundFill | None = None
-        self._iterator: Iterator[Any] | None = None
         for name, value in given.items():
             setattr(self, name, value)
         self._check(given)
@@ -104,54 +96,43 @@ class FleetCollector(IterableDataset[Any]):
         self.split_trajs = bool(given["split_trajs"])
         if self.split_trajs and not self.track_traj_ids:
             raise ValueError("split_trajs=True requires track_traj_ids=True.")
-        self.traj_format = self._format(self.traj_format)
-        if given.get("weight_updater") is not None:
-            raise JobInvalid("`weight_updater` is not available: weights travel by themselves; remove it")
+        if self.traj_format not in (None, "padded", "cat"):
+            raise ValueError(f"traj_format must be 'padded' or 'cat', got {self.traj_format!r}.")
+        if self.traj_format == "cat" and self.trajs_per_batch is None:
+            raise ValueError("traj_format has no effect without trajs_per_batch")
+        if self.traj_format is None and self.trajs_per_batch is not None and self.replay_buffer is None:
+            text = "traj_format is not set: its default 'padded' will change to 'cat' in torchrl v0.16"
+            warnings.warn(text, FutureWarning, stacklevel=3)
+        self.traj_format = self.traj_format or "padded"
         schemes = given.get("weight_sync_schemes") or {}
         self._sends = not (schemes and all(isinstance(each, NoWeightSyncScheme) for each in schemes.values()))
-
-    def _format(self, written: str | None) -> str:
-        if written is None and self.trajs_per_batch is not None and self.replay_buffer is None:
-            warnings.warn(
-                "traj_format is not set: its default 'padded' will change to 'cat' in torchrl v0.16",
-                FutureWarning,
-                stacklevel=4,
-            )
-        if written not in (None, "padded", "cat"):
-            raise ValueError(f"traj_format must be 'padded' or 'cat', got {written!r}.")
-        if written == "cat" and self.trajs_per_batch is None:
-            raise ValueError("traj_format has no effect without trajs_per_batch")
-        return written or "padded"
 
     # --- iteration ---
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over batches until `total_frames`. A second loop continues after the first one."""
         try:
-            yield from self.iterator() if self.trajs_per_batch is None else self._by_trajectories()
+            yield from self.iterator()
         except Exception:
             self.shutdown(raise_on_error=False)
             raise
 
     def iterator(self) -> Iterator[Any]:
-        """Iterate over batches of frames."""
-        for batch in self._batches():
-            yield self._put(batch)
-
-    def _batches(self) -> Iterator[TensorDictBase]:
+        """Iterate as a loop over the collector does. An error leaves the collector open."""
         while self._frames < self.total_frames and (batch := self._collect()) is not None:
-            yield batch
-
-    def next(self) -> Any:
-        """Return the next batch; None: there is none."""
-        self._iterator = self._iterator or iter(self)
-        return next(self._iterator, None)
-
-    def __len__(self) -> int:
-        """Return the number of batches until `total_frames`."""
-        if self.total_frames == math.inf:
-            raise RuntimeError("a collector without total_frames has no length")
-        return -(-int(self.total_frames) // self.requested_frames_per_batch)
+            splits = self.split_trajs and self.trajs_per_batch is None
+            result: Any = split_trajectories(batch, prefix="collector") if splits else batch
+            if self.postproc is not None:
+                result = self.postproc(result)
+            self._collected(result)
+            if self.trajs_per_batch is not None:
+                yield from self._whole_trajectories(result, self.trajs_per_batch)
+            elif self.replay_buffer is None:
+                yield result
+            else:
+                for part in result.unbind(0) if self._shape.cat == "stack" and not splits else [result]:
+                    self.replay_buffer.extend(part)
+                yield None
 
     def __bool__(self) -> bool:
         """Return True, whatever its length."""
@@ -170,9 +151,10 @@ class FleetCollector(IterableDataset[Any]):
             raise error.__cause__ or error from None  # the environment's own error, as in TorchRL
         if batch is None:
             return None
-        number = self._numbers.get(int(batch.get(VERSION).max()), self._restored)
+        acted = int(batch.get(VERSION).max())  # a batch may be older than the newest weights
+        number = self._updates if self._before is None else min(acted - self._before, self._updates)
         batch = self._shape.of(batch)
-        self._frames += int((batch.get(TRAJECTORY) >= 0).sum()) if self._shape.preempts else batch.numel()
+        self._frames += int((batch.get(TRAJECTORY) >= 0).sum())  # padding has no trajectory
         if self._device is not None and batch.device != self._device:
             batch = batch.to(self._device)
         if self.track_policy_version:
@@ -181,35 +163,22 @@ class FleetCollector(IterableDataset[Any]):
         batch = without_marks(batch, ids=self.track_traj_ids)
         return batch.exclude(*self._repeated) if self.compact_obs else batch
 
-    def _put(self, batch: TensorDictBase) -> Any:
-        """Return the value to yield for a batch; None: it is in the replay buffer."""
-        result: Any = split_trajectories(batch, prefix="collector") if self.split_trajs else batch
-        if self.postproc is not None:
-            result = self.postproc(result)
-        self._collected(result)
-        if self.replay_buffer is None:
-            return result
-        for part in result.unbind(0) if self._shape.is_stacked and not self.split_trajs else [result]:
-            self.replay_buffer.extend(part)
-        return None
-
     def _collected(self, batch: Any) -> None:
         """Called with each batch before it is yielded or stored."""
 
-    def _by_trajectories(self) -> Iterator[Any]:
-        count, whole = int(self.trajs_per_batch or 1), self._trajectories
-        for batch in self._batches():
-            rows = batch.reshape(-1, batch.shape[-1])
-            whole.add(rows, rows.get(("next", "done")).flatten(2).any(-1))
-            if self.reset_at_each_iter:
-                whole.forget()
-            if self.replay_buffer is not None:
-                while whole:
-                    self.replay_buffer.extend(whole.take(self.trajs_per_write or len(whole), padded=False))
-                yield None
-                continue
-            while len(whole) >= count:
-                yield whole.take(count, padded=self.traj_format == "padded")
+    def _whole_trajectories(self, batch: TensorDictBase, count: int) -> Iterator[Any]:
+        """Yield the batches of `count` trajectories that these frames complete; None: they are in the replay buffer."""
+        whole, rows = self._trajectories, batch.reshape(-1, batch.shape[-1])
+        whole.add(rows, rows.get(("next", "done")).flatten(2).any(-1))
+        if self.reset_at_each_iter:
+            whole.forget()
+        if self.replay_buffer is None:
+            while len(self._trajectories) >= count:  # `reset` may replace them meanwhile
+                yield self._trajectories.take(count, padded=self.traj_format == "padded")
+            return
+        while whole:
+            self.replay_buffer.extend(whole.take(self.trajs_per_write or len(whole), padded=False))
+        yield None
 
     # --- weights ---
 
@@ -229,6 +198,7 @@ class FleetCollector(IterableDataset[Any]):
         Raises:
             ValueError: The arguments contradict each other.
         """
+        self._check_fill()
         source = policy_or_weights if policy_weights is None else policy_weights
         if isinstance(source, dict) and source and all(isinstance(worker, int) for worker in source):
             for worker, own in source.items():  # each worker's own weights
@@ -258,9 +228,7 @@ class FleetCollector(IterableDataset[Any]):
     def increment_version(self) -> None:
         """Count one more update of the weights."""
         self._updates += 1
-        self._numbers[self._native.version] = self._updates
-        if len(self._numbers) > _KEPT_VERSIONS:
-            del self._numbers[next(iter(self._numbers))]
+        self._before = self._native.version - self._updates
 
     # --- environments ---
 
@@ -275,26 +243,6 @@ class FleetCollector(IterableDataset[Any]):
         self._trajectories = WholeTrajectories()
         self._native.set_seed(0)
 
-    def map_fn(
-        self,
-        method_name: str,
-        list_of_args: Sequence[Sequence[Any]] | None = None,
-        list_of_kwargs: Sequence[Mapping[str, Any]] | None = None,
-    ) -> list[Any]:
-        """Call a method by its path: of each worker with its arguments, or of this collector with each of them."""
-        targets = self._targets(max(len(list_of_args or ()), len(list_of_kwargs or ()), 1))
-        args, kwargs = list_of_args or [()] * len(targets), list_of_kwargs or [{}] * len(targets)
-        if not len(args) == len(kwargs) == len(targets):
-            raise ValueError(f"Expected {len(targets)} argument entries, in lists of the same length")
-        return [self._at(target, method_name, args[n], kwargs[n]) for n, target in enumerate(targets)]
-
-    def _targets(self, count: int) -> Sequence[int]:
-        """Return the workers that `count` calls are for."""
-        return [0] * count
-
-    def _at(self, worker: int, path: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}) -> Any:
-        return attrgetter(path)(self)(*args, **kwargs)
-
     def getattr_rb(self, attr: str) -> Any:
         """Return an attribute of the replay buffer."""
         return getattr(self.replay_buffer, attr)
@@ -304,17 +252,24 @@ class FleetCollector(IterableDataset[Any]):
     def start(self) -> None:
         """Fill the replay buffer in the background.
 
+        The next `update_policy_weights_`, `start` or `shutdown` raises the error that ends it, if any.
+
         Raises:
             RuntimeError: The collector has no replay buffer.
         """
         if self.replay_buffer is None:
             raise RuntimeError("Replay buffer must be defined for execution.")
+        self._check_fill()
         if not self.is_running():
-            self._filled = iter(self)  # each start begins an iterator of its own
+            self._filled = self.iterator()
             self._fill = BackgroundFill(self._fill_once)
 
     def _fill_once(self) -> None:
         next(self._filled)
+
+    def _check_fill(self) -> None:
+        if self._fill is not None:
+            self._fill.check(again=False)
 
     def is_running(self) -> bool:
         """Return whether `start` fills the replay buffer now."""
@@ -326,54 +281,35 @@ class FleetCollector(IterableDataset[Any]):
         with self._fill.held() if self._fill else nullcontext(), self._native.pause():
             yield
 
-    def async_shutdown(self, timeout: float | None = None, close_env: bool = True) -> None:
-        """Stop filling the replay buffer, and shut down."""
-        self.shutdown(timeout=timeout, close_env=close_env)
-
     def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
-        """Stop all workers. Calling it twice is harmless."""
+        """Stop all workers, then raise the error that ended `start`, unless a call has raised it. Twice is harmless."""
         if self.closed:
             return
         self.closed = True
         try:
             if self._fill is not None:
                 self._fill.leave(10.0 if timeout is None else timeout)
-            self._close(close_env)
+            self._native.shutdown()
+            self._check_fill()
         except Exception:
             if raise_on_error:
                 raise
 
-    def _close(self, close_env: bool) -> None:
-        self._native.shutdown()
-
     # --- state ---
 
-    def stats(self, workers: str = "aggregate") -> dict[str, int | float | bool]:
-        """Return counters: `frames`, `batches`, `total_frames`, `completed`, `policy_version`."""
-        stats: dict[str, int | float | bool] = {"frames": self._frames, "batches": self._iter + 1}
-        if self.total_frames != math.inf:
-            stats |= {"total_frames": int(self.total_frames), "completed": self._frames >= self.total_frames}
-        stats["requested_frames_per_batch"] = self.requested_frames_per_batch
-        if self.policy_version is not None:
-            stats["policy_version"] = self.policy_version
-        return stats
-
     def state_dict(self) -> dict[str, Any]:
-        """Return counters, and the state of environments and policy, for `load_state_dict`."""
+        """Return counters, and the policy, for `load_state_dict`."""
         state = {"frames": self._frames, "iter": self._iter, "fleet": self._native.state_dict()}
-        return state | ({"policy_version": self.policy_version} if self.policy_version is not None else {})
-
-    def _policy_state(self) -> dict[str, Any]:
-        return {"policy_state_dict": self.policy.state_dict()} if isinstance(self.policy, nn.Module) else {}
+        state |= {"policy_version": self.policy_version} if self.policy_version is not None else {}
+        return state | ({"policy_state_dict": self.policy.state_dict()} if isinstance(self.policy, nn.Module) else {})
 
     def load_state_dict(self, state_dict: Mapping[str, Any], **kwargs: Any) -> None:
         """Continue from a `state_dict`."""
         self._frames, self._iter = state_dict["frames"], state_dict["iter"]
-        self._updates = self._restored = state_dict.get("policy_version") or 0
+        self._updates, self._before = state_dict.get("policy_version") or 0, None
         if "fleet" in state_dict:
             self._native.load_state_dict(state_dict["fleet"])
 
-    enable_profile = unavailable("rollfleet.torchrl does not profile: run torch.profiler around your loop, or py-spy")
-
-
-BaseCollector.register(FleetCollector)
+    def enable_profile(self, **_: Any) -> None:
+        """Raise NotImplementedError: profiling is not available."""
+        raise NotImplementedError("rollfleet.torchrl does not profile: run torch.profiler around your loop, or py-spy")

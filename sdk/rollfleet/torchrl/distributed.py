@@ -12,7 +12,7 @@ from torchrl.collectors import distributed
 
 from rollfleet.errors import JobInvalid
 from rollfleet.torchrl.environments import listed
-from rollfleet.torchrl.processes import WorkersCollector
+from rollfleet.torchrl.processes import MultiCollector, WorkersCollector
 from rollfleet.torchrl.single import Collector
 
 
@@ -32,6 +32,9 @@ class DistributedCollector(WorkersCollector, theirs=distributed.DistributedColle
 
     def _given(self, arguments: dict[str, Any]) -> dict[str, Any]:
         of_collectors = _equal(arguments["collector_kwargs"], "collector_kwargs") or {}
+        for name in of_collectors:
+            if name not in Collector.__signature__.parameters | MultiCollector.__signature__.parameters:
+                raise JobInvalid(f"`collector_kwargs`: {name!r} is no argument of a collector; remove it")
         often = arguments.get("update_after_each_batch") or (arguments.get("max_weight_update_interval") or -1) > -1
         return arguments | of_collectors | {"update_at_each_batch": bool(often), "cat_results": None}
 
@@ -43,10 +46,11 @@ class DistributedCollector(WorkersCollector, theirs=distributed.DistributedColle
             raise RuntimeError("Collector and subclasses can only support a single environment.")
         return [make for make in super()._makes(given) for _ in range(self._inner)]
 
-    def _put(self, batch: Any) -> Any:
-        if self.sync and not self._single:
+    def _collect(self) -> Any:
+        batch = super()._collect()
+        if batch is not None and self.sync and not self._single:
             batch = batch.unflatten(0, (self.num_workers // self._inner, self._inner))
-        return super()._put(batch)
+        return batch
 
 
 class DistributedSyncCollector(DistributedCollector, theirs=distributed.DistributedSyncCollector):
@@ -89,7 +93,6 @@ class RayCollector(DistributedCollector, theirs=distributed.RayCollector):
         """Start more workers with this collector's environment and policy: one for each entry of `create_env_fn`."""
         self._native.add_workers(len(listed(create_env_fn)) * num_envs)
         self.num_workers = len(self._native.workers)
-        self._shape = replace(self._shape, workers=self.num_workers if self.sync else None)
 
     def stop_remote_collectors(self) -> None:
         """Stop all workers."""
@@ -99,7 +102,7 @@ class RayCollector(DistributedCollector, theirs=distributed.RayCollector):
         """Stop all workers. There is no Ray to shut down."""
         super().shutdown(timeout=timeout, raise_on_error=raise_on_error)
 
-    async def async_shutdown(self, shutdown_ray: bool = False) -> None:  # type: ignore[override]
+    async def async_shutdown(self, shutdown_ray: bool = False) -> None:
         """Stop all workers."""
         self.shutdown()
 

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torchrl.envs import EnvBase, StepCounter, TransformedEnv
+from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.envs.batched_envs import BatchedEnvBase
 
-from rollfleet.data.tensor_tree import key_of
 from rollfleet.envs.torchrl_env import KEEPS_SEEDS, with_transforms
 
 DEVICES = ("storing_device", "policy_device", "env_device")
@@ -27,7 +26,7 @@ def prepared(
         policy: The policy that needs transforms; None: its worker knows it.
 
     Raises:
-        ValueError: The environment counts steps itself, and a limit would contradict its own.
+        EnvironmentInvalid: The environment counts steps itself, and a limit would contradict its own.
         RuntimeError: There are keyword arguments for an environment that exists.
     """
     env = make
@@ -39,13 +38,8 @@ def prepared(
         raise RuntimeError(f"create_env_kwargs cannot be set on a {type(env).__name__} that exists")
     env = env if device is None else env.to(device)
     if max_frames:
-        if any("step_count" in key_of(key) for key in env.output_spec.keys(True, True)):
-            raise ValueError(
-                f"the environment has a key 'step_count' already; remove max_frames_per_traj={max_frames}, and write "
-                "the limit into its StepCounter"
-            )
-        env = TransformedEnv(env, StepCounter(max_steps=max_frames))  # the user's own stays without it
-    env = with_transforms(env, {}, policy)
+        env = TransformedEnv(env)  # the user's own stays without the limit
+    env = with_transforms(env, {"max_frames_per_traj": max_frames}, policy)
     vars(env)[KEEPS_SEEDS] = True
     return env
 

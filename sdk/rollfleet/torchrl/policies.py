@@ -36,32 +36,28 @@ def with_spec(policy: Any, env: EnvBase, *, trusted: bool = False) -> Any:
     return policy
 
 
-def acting(given: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Return a function from a policy to what acts in its place with its parameters, by a collector's arguments.
+def acting(policy: Any, given: Mapping[str, Any]) -> Any:
+    """Return what acts in place of a policy with its parameters, by a collector's arguments.
 
     `trust_policy`: it is called with a TensorDict, whatever its signature. `compile_policy` and `cudagraph_policy`:
-    True, or keyword arguments of `torch.compile` and of `CudaGraphModule`. The function travels to workers.
+    True, or keyword arguments of `torch.compile` and of `CudaGraphModule`.
     """
     compiled, graph = given.get("compile_policy"), given.get("cudagraph_policy")
-    return partial(_acting, trusted=bool(given.get("trust_policy")), compiled=_options(compiled), graph=_options(graph))
-
-
-def _acting(policy: Any, *, trusted: bool, compiled: Mapping[str, Any] | None, graph: Mapping[str, Any] | None) -> Any:
-    if compiled is not None and isinstance(policy, nn.Module):
+    if compiled and isinstance(policy, nn.Module):
         policy = copy.copy(policy)  # has the same parameters, and the caller's module stays as it is
-        policy.compile(**compiled)
-    if graph is not None:
-        policy = CudaGraphModule(policy, **graph)
-    return policy if isinstance(policy, nn.Module) or not trusted else partial(_called, policy)
+        policy.compile(**({} if compiled is True else compiled))
+    if graph:
+        policy = CudaGraphModule(policy, **({} if graph is True else graph))
+    return policy if isinstance(policy, nn.Module) or not given.get("trust_policy") else partial(_called, policy)
 
 
 def _called(policy: Callable[[TensorDictBase], TensorDictBase], tensordict: TensorDictBase) -> TensorDictBase:
     return policy(tensordict)
 
 
-def made(make: Callable[[], Any], act: Callable[[Any], Any]) -> Any:
+def made(make: Callable[[], Any], given: Mapping[str, Any]) -> Any:
     """Return what acts in place of the policy that a factory makes."""
-    return act(make())
+    return acting(make(), given)
 
 
 def without_weights(policy: Any) -> Any:
@@ -73,9 +69,3 @@ def without_weights(policy: Any) -> Any:
         for tensor in copied.state_dict().values():
             tensor.zero_()
     return copied
-
-
-def _options(value: Any) -> Mapping[str, Any] | None:
-    if not value:
-        return None
-    return {} if value is True else dict(value)

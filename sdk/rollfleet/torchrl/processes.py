@@ -13,12 +13,11 @@ from rollfleet.collector import Collector as NativeCollector
 from rollfleet.connection import connect
 from rollfleet.errors import CallFailed, JobInvalid, WorkerFailed
 from rollfleet.processes.settings import Processes
-from rollfleet.torchrl.arguments import native
+from rollfleet.torchrl.arguments import PLACE, elsewhere
 from rollfleet.torchrl.batches import BatchShape
-from rollfleet.torchrl.collecting import FleetCollector, unavailable
+from rollfleet.torchrl.collecting import FleetCollector
 from rollfleet.torchrl.environments import DEVICES, device_of, each_of, listed, prepared
 from rollfleet.torchrl.policies import acting, made, with_spec, without_weights
-from rollfleet.torchrl.signatures import PLACE, elsewhere
 from rollfleet_api.collection import CatResults
 
 _CALL_S = 300.0  # for a worker's answer, which may finish a batch first
@@ -53,14 +52,15 @@ class WorkersCollector(FleetCollector):
         ]
         sizes = self._look(envs[0], self.storing_device[0], given)
         shape = self._shape_of(given, sizes)
-        num_envs, act = sizes.numel(), acting(given)
+        num_envs = sizes.numel()
+        acts = {name: given.get(name) for name in ("trust_policy", "compile_policy", "cudagraph_policy")}
         frames = self._frames_of_worker(given["frames_per_batch"], num_envs) * (count if self.sync else 1)
         policy = self.policy if given["cluster"] is None else without_weights(self.policy)
-        factories = [partial(made, each, act) for each in listed(given["policy_factory"])]
+        factories = [partial(made, each, acts) for each in listed(given["policy_factory"])]
         collector = NativeCollector(
             envs,
             self.policy,
-            policy_factory=partial(act, policy) if given["policy_factory"] is None else _alike(factories),
+            policy_factory=partial(acting, policy, acts) if given["policy_factory"] is None else _alike(factories),
             policy_device=_alike(self.policy_device),
             device=self.storing_device[0],
             frames_per_batch=frames,
@@ -72,7 +72,7 @@ class WorkersCollector(FleetCollector):
             cat_results="stack" if self.sync else "envs",
             processes=self._processes(given, shape),
             cluster=self._cluster(given),
-            **native(given),
+            **self._keywords,
         )
         if self._sends and self._has_weights:
             collector.update_policy_weights_()  # a worker answers no call before it has weights
@@ -105,7 +105,7 @@ class WorkersCollector(FleetCollector):
         self.requested_frames_per_batch = spec.steps_per_batch * sizes.numel() * (spec.workers if self.sync else 1)
         self._frames = collector.stats().frames  # of earlier learners, too
         stacks = self.sync and spec.collect.cat_results is CatResults.STACK  # else batches come joined
-        return collector, BatchShape(sizes, self.num_workers if stacks else None)
+        return collector, BatchShape(sizes, "stack" if stacks else None)
 
     def _processes(self, given: Mapping[str, Any], shape: BatchShape) -> Processes:
         hook = given.get("post_collect_hook")
@@ -141,6 +141,8 @@ class WorkersCollector(FleetCollector):
 
     def _shape_of(self, given: Mapping[str, Any], sizes: torch.Size) -> BatchShape:
         cat, threshold = given.get("cat_results"), given.get("preemptive_threshold")
+        if cat == "envs":  # as `Collector` asks for: time stays along the last dimension
+            cat = 0 if sizes else "stack"
         if cat is not None and cat != "stack" and (not isinstance(cat, int) or isinstance(cat, bool)):
             raise ValueError(f"cat_results must be a string ('stack') or an integer, not {cat!r}")
         if not self.sync and cat not in (None, "stack"):
@@ -150,7 +152,7 @@ class WorkersCollector(FleetCollector):
         self.preemptive_threshold = 1.0 if threshold is None else float(threshold)
         joined = "stack" if cat is None or self.replay_buffer is not None else cat
         preempts = self.sync and self.preemptive_threshold < 1
-        return BatchShape(sizes, self.num_workers if self.sync else None, joined, preempts)
+        return BatchShape(sizes, joined if self.sync else None, preempts)
 
     # --- calls of workers ---
 
@@ -174,8 +176,18 @@ class WorkersCollector(FleetCollector):
         """Return `env.<name>`, `policy.<name>`, `replay_buffer.<name>` or `worker_idx`, for each worker."""
         return self.map_fn(attr)
 
-    def _targets(self, count: int) -> Sequence[int]:
-        return self._native.workers
+    def map_fn(
+        self,
+        method_name: str,
+        list_of_args: Sequence[Sequence[Any]] | None = None,
+        list_of_kwargs: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[Any]:
+        """Call a method of each worker with its arguments, by its path: see `get_distant_attr`."""
+        workers = self._native.workers
+        args, kwargs = list_of_args or [()] * len(workers), list_of_kwargs or [{}] * len(workers)
+        if not len(args) == len(kwargs) == len(workers):
+            raise ValueError(f"Expected {len(workers)} argument entries, in lists of the same length")
+        return [self._at(worker, method_name, args[n], kwargs[n]) for n, worker in enumerate(workers)]
 
     def _at(self, worker: int, path: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}) -> Any:
         owner, _, name = path.partition(".")
@@ -193,11 +205,11 @@ class WorkersCollector(FleetCollector):
 
     def state_dict(self) -> dict[str, Any]:
         """Return counters, the policy, and the state of each worker's environment."""
-        own = self._policy_state()
-        own |= {"policy_version": self.policy_version} if self.policy_version is not None else {}
+        state = super().state_dict()
+        own = {name: state[name] for name in ("policy_state_dict", "policy_version") if name in state}
         found = self._native.call(None, "env.state_dict", timeout_s=_CALL_S)
         workers = {f"worker{worker}": {**own, "env_state_dict": _tensors(found[worker][0])} for worker in found}
-        return workers | super().state_dict()
+        return workers | state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], **kwargs: Any) -> None:
         """Continue from a `state_dict`."""
@@ -221,13 +233,19 @@ class WorkersCollector(FleetCollector):
                 found |= {f"worker_{index}/frames": worker.frames, f"worker_{index}/batches": worker.batches}
         return found
 
-    fake_tensordict = unavailable("fake_tensordict is available for a Collector in this process only")
-    set_post_collect_hook = unavailable("pass post_collect_hook to the constructor: workers get it when they start")
+    def set_post_collect_hook(self, hook: Any) -> None:
+        """Raise NotImplementedError: workers get their hooks when they start."""
+        raise NotImplementedError("pass post_collect_hook to the constructor: workers get it when they start")
 
-    def _close(self, close_env: bool) -> None:
+    def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
+        """Stop all workers. Their environments are closed.
+
+        Raises:
+            RuntimeError: `close_env` is false: nothing is stopped.
+        """
         if not close_env:
             raise RuntimeError(f"Cannot shutdown {type(self).__name__} without closing its environments.")
-        super()._close(close_env)
+        super().shutdown(timeout, raise_on_error=raise_on_error)
 
 
 class MultiCollector(WorkersCollector, theirs=torchrl.collectors.MultiCollector):
@@ -272,16 +290,6 @@ class MultiAsyncCollector(MultiCollector):
 
 class AsyncCollector(MultiAsyncCollector):
     """Collects in one process: `MultiAsyncCollector` with one environment."""
-
-
-class SpreadCollector(MultiSyncCollector):
-    """A `Collector` whose workers are elsewhere: each batch is on the policy's newest weights.
-
-    Its batches are `[workers, T]`, or `[workers * env.batch_size[0], ..., T]`: time stays along the last dimension.
-    """
-
-    def _shape_of(self, given: Mapping[str, Any], sizes: torch.Size) -> BatchShape:
-        return super()._shape_of({**given, "cat_results": 0 if sizes else "stack"}, sizes)
 
 
 def _alike(values: list[Any]) -> Any:

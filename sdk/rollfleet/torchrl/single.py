@@ -1,8 +1,8 @@
 """`Collector`, in this process; it also dispatches to the other classes, as TorchRL's does."""
 
-from collections.abc import Mapping
-from operator import attrgetter
-from typing import Any
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any, Final
 
 import torch
 import torchrl.collectors
@@ -10,17 +10,22 @@ from torch import nn
 
 from rollfleet.collector import Collector as NativeCollector
 from rollfleet.policies.tensordict_policy import tensordict_policy
-from rollfleet.torchrl.arguments import native
+from rollfleet.torchrl.arguments import PLACE, elsewhere
 from rollfleet.torchrl.batches import BatchShape, without_marks
 from rollfleet.torchrl.collecting import FleetCollector
 from rollfleet.torchrl.environments import DEVICES, device_of, listed, prepared
 from rollfleet.torchrl.policies import acting, with_spec
 
-
-class _OnePolicy(NativeCollector):
-    """A collector whose policy is the caller's own module, whenever its weights change."""
-
-    _one_policy = True
+_SELECTORS: Final = ("backend", "backend_options", "num_collectors", "sync")
+_CLASSES: Final = {
+    "process": "MultiCollector",
+    "multiprocessing": "MultiCollector",
+    "ray": "RayCollector",
+    "rpc": "RPCCollector",
+    "distributed": "DistributedCollector",
+    "submitit": "DistributedCollector",
+}
+"""The class of each backend but "direct", which is this process."""
 
 
 class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
@@ -38,13 +43,10 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
         """Make a collector of the class that `num_collectors`, `backend`, or a place on a fleet asks for."""
         if cls is not Collector:
             return super().__new__(cls)
-        from rollfleet.torchrl.dispatch import dispatched
-
-        other = dispatched(cls, args, kwargs)
+        other = _dispatched(args, kwargs)
         return super().__new__(cls) if other is None else other
 
     def _open(self, given: dict[str, Any]) -> tuple[NativeCollector, BatchShape]:
-        keywords = native(given)  # it may refuse: before there is an environment
         for name in DEVICES:
             setattr(self, name, device_of(given[name], given["device"]))
         if given["policy_factory"] is not None:
@@ -59,15 +61,18 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
         self.n_env = self.env.batch_size.numel()
         self.frames_per_batch = -(-given["frames_per_batch"] // self.n_env)
         self.requested_frames_per_batch = self.frames_per_batch * self.n_env
-        collector = _OnePolicy(
+        policy = acting(self.policy, given)
+        parts = [*policy.parameters(), *policy.buffers()] if isinstance(policy, nn.Module) else []
+        moves = self.policy_device is not None and any(part.device != self.policy_device for part in parts)
+        collector = NativeCollector(
             self.env,
-            acting(given)(self.policy),
-            policy_device=self.policy_device if isinstance(self.policy, nn.Module) else None,
+            policy,
+            policy_device=self.policy_device if moves else None,
             device=self.storing_device,
             frames_per_batch=self.requested_frames_per_batch,
             num_envs=self.n_env,
-            weights_interval=0,
-            **keywords,
+            weights_interval=0 if moves else 1,  # 1: the very module acts, and none is sent
+            **self._keywords,
         )
         return collector, BatchShape(self.env.batch_size)
 
@@ -79,10 +84,6 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
     def _collected(self, batch: Any) -> None:
         if self.post_collect_hook is not None:
             self.post_collect_hook(batch)
-
-    def set_post_collect_hook(self, hook: Any) -> None:
-        """Set the function that is called with each batch."""
-        self.post_collect_hook = hook
 
     def fake_tensordict(self) -> Any:
         """Return a batch of zeros, with the keys, shapes and dtypes of a real one. Nothing is collected."""
@@ -104,13 +105,9 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
         """Return an attribute of the environment."""
         return getattr(self.env, attr)
 
-    def get_distant_attr(self, attr: str) -> Any:
-        """Return an attribute of this collector by its path."""
-        return attrgetter(attr)(self)
-
     def state_dict(self) -> dict[str, Any]:
-        """Return counters, and the state of the environment's transforms and of the policy."""
-        return self._policy_state() | {"env_state_dict": self.env.state_dict()} | super().state_dict()
+        """Return counters, the policy, and the state of the environment's transforms."""
+        return {"env_state_dict": self.env.state_dict()} | super().state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any], **kwargs: Any) -> None:
         """Continue from a `state_dict`."""
@@ -121,6 +118,41 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
             self.policy.load_state_dict(state_dict["policy_state_dict"], **kwargs)
         super().load_state_dict(state_dict)
 
-    def _close(self, close_env: bool) -> None:
-        super()._close(close_env)
-        del self.env
+
+def _dispatched(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the collector that arguments of `Collector` ask for; None: one in this process.
+
+    Raises:
+        TypeError: There are too many arguments, or one is written twice.
+        ValueError: The arguments contradict each other.
+    """
+    import rollfleet.torchrl as classes
+
+    rest = dict(kwargs)
+    backend, options, count, sync = (rest.pop(name, None) for name in _SELECTORS)
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise ValueError("num_collectors must be a positive integer.")
+    placed = bool(elsewhere) or any(kwargs.get(name) is not None for name in PLACE)
+    spread = placed and (backend, count, sync) == (None, None, None)
+    backend = backend or ("process" if spread or count else "direct")
+    makes = listed(args[0] if args else rest.pop("create_env_fn", None))
+    if backend == "direct":
+        if (count or 1) > 1 or len(makes) > 1 or sync is not None or options:
+            raise ValueError("backend='direct' is one collector of one environment, without sync and backend_options.")
+        return None
+    if backend not in _CLASSES:
+        raise ValueError(f"Collector does not support backend={backend!r}. Expected one of {['direct', *_CLASSES]}.")
+    makes = makes * (count or 1) if len(makes) == 1 else makes
+    if len(makes) != (count or len(makes)):
+        raise ValueError(f"num_collectors does not match the number of environment constructors: {count}")
+    target = getattr(classes, _CLASSES[backend])
+    known, general = signature(target).parameters, signature(Collector).parameters
+    rest = {
+        name: value
+        for name, value in rest.items()
+        if name in known or name not in general or value != general[name].default
+    }
+    rest |= {"sync": spread or bool(sync)}
+    if spread:  # in one process, new weights act at once
+        rest |= {"cat_results": "envs", "update_at_each_batch": True}
+    return target(makes, *args[1:], **(options or {}), **rest)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tensordict.nn import NormalParamExtractor, TensorDictModule, TensorDictSequential
 from tests.sdk.rollout.torchrl_envs import batched, cartpole, counted, vmas
-from tests.sdk.rollout.torchrl_reference import BATCHES, T, assert_equal, rows_of, torchrls
+from tests.sdk.rollout.torchrl_reference import assert_collects, torchrls
 from torch import nn
 from torchrl.data import Bounded, OneHot
 from torchrl.envs import GymEnv
@@ -29,6 +29,7 @@ import rollfleet
 from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
 
 if TYPE_CHECKING:
+    from tensordict import TensorDict
     from tests.sdk.places import Collect
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL and the simulators
@@ -138,29 +139,22 @@ OF_OWN_STATE = ("gaussian", "greedy", "drifting", "lstm", "of-tensors", "of-agen
 """Policies whose state, or call, differs from those of the others."""
 
 
-def check(collect: "Collect", kind: str) -> None:
+def policy_and_batches(kind: str) -> tuple[Any, list["TensorDict"]]:
     make, make_policy = POLICIES[kind]
     policy = make_policy()
-    expected = list(torchrls(make, policy, auto_register_policy_transforms=kind in NEED_TRANSFORMS))
-    envs = rows_of(expected[0]).shape[0]
-    frames = T * envs * collect.alone.get("workers", collect.workers)
-    with collect(
-        make, policy, frames_per_batch=frames, num_envs=envs, total_frames=BATCHES * frames, **collect.alone
-    ) as collector:
-        for batch, theirs in zip(collector, expected, strict=True):
-            assert_equal(batch[:envs], rows_of(theirs))
+    return policy, list(torchrls(make, policy, auto_register_policy_transforms=kind in NEED_TRANSFORMS))
 
 
 @pytest.mark.parametrize("kind", POLICIES)
 def test_a_policy_acts_as_in_torchrls_collector(here: "Collect", kind: str) -> None:
-    check(here, kind)
+    assert_collects(here, POLICIES[kind][0], *policy_and_batches(kind))
 
 
 @pytest.mark.parametrize(
     "kind", [kind if kind in OF_OWN_STATE else pytest.param(kind, marks=pytest.mark.slow) for kind in POLICIES]
 )
 def test_a_policy_of_other_workers_acts_as_in_torchrls_collector(apart: "Collect", kind: str) -> None:
-    check(apart, kind)
+    assert_collects(apart, POLICIES[kind][0], *policy_and_batches(kind))
 
 
 def test_the_steps_of_an_exploration_module_reach_workers(collect: "Collect") -> None:

@@ -1,14 +1,17 @@
 """Batches of TorchRL's own collector from the seeds of a worker of ours, and a comparison bit by bit."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
 
 from rollfleet.rollout.seeding import Seeds
+
+if TYPE_CHECKING:
+    from tests.sdk.places import Collect
 
 T, BATCHES = 12, 3
 OURS = ("policy_version",)
@@ -51,6 +54,18 @@ def ended(collector: Any) -> Iterator[None]:
 def rows_of(batch: Any) -> Any:
     """Return a batch of TorchRL `[*envs, T]` as `[envs, T]`."""
     return batch.unsqueeze(0) if batch.batch_dims == 1 else batch
+
+
+def assert_collects(
+    collect: "Collect", make: Callable[[], Any], policy: Any, expected: Sequence[TensorDict], **keywords: Any
+) -> None:
+    """Assert that a collector in one place yields these batches of TorchRL's."""
+    envs = math.prod(expected[0].shape[:-1])
+    frames = T * envs * collect.alone.get("workers", collect.workers)  # of two processes, the first has their seeds
+    amounts = {"frames_per_batch": frames, "num_envs": envs, "total_frames": BATCHES * frames}
+    with collect(make, policy, **collect.alone | keywords | amounts) as collector:
+        for batch, theirs in zip(collector, expected, strict=True):
+            assert_equal(batch[:envs], rows_of(theirs))
 
 
 def assert_equal(ours: Any, theirs: Any, path: tuple[str, ...] = ()) -> None:

@@ -145,6 +145,18 @@ def test_workers_per_collector_are_a_dimension_of_the_batch_and_ray_collectors_c
         assert collector.remote_collectors == [0, 1]
 
 
+def test_an_unknown_argument_in_collector_kwargs_is_refused() -> None:
+    with pytest.raises(ValueError, match="frame_per_batch"):
+        DistributedCollector([pendulum], frames_per_batch=10, collector_kwargs={"frame_per_batch": 20})
+
+
+def test_a_shutdown_that_is_refused_stops_nothing() -> None:
+    with running(MultiAsyncCollector([pendulum], frames_per_batch=10, total_frames=10)) as collector:
+        with pytest.raises(RuntimeError, match="without closing"):
+            collector.shutdown(close_env=False)
+        assert len(list(collector)) == 1
+
+
 def test_remote_configs_are_the_resources_of_a_pod() -> None:
     assert pod_resources({"num_cpus": 0.5, "num_gpus": 2}) == {"cpu": 0.5, "gpu": 2}
     with pytest.raises(ValueError, match="whole GPUs"):

@@ -75,6 +75,26 @@ def test_a_limit_changes_nothing_of_the_environment_that_was_passed() -> None:
     assert "step_count" not in set(env.observation_spec.keys())
 
 
+def test_reset_drops_the_trajectories_of_a_loop_and_postproc_and_hooks_see_its_frames() -> None:
+    seen: list[str] = []
+    collector = Collector(
+        pendulum,
+        frames_per_batch=21,
+        trajs_per_batch=2,
+        traj_format="cat",
+        postproc=lambda batch: (seen.append("postproc"), batch)[1],  # type: ignore[func-returns-value]
+        post_collect_hook=lambda batch: seen.append("after"),
+    )
+    loop = iter(collector)
+    before = next(loop)
+    collector.reset()
+    after = next(loop)
+    collector.shutdown()
+    assert before.shape == after.shape == (14,)
+    assert int(before["collector", "traj_ids"].max()) + 1 < int(after["collector", "traj_ids"].min())
+    assert seen == ["postproc", "after"] * (len(seen) // 2)
+
+
 def test_reset_at_each_iter_begins_each_batch_with_new_episodes() -> None:
     assert all(int(batch["step_count"][0]) == 0 for batch in batches(Collector, pendulum, reset_at_each_iter=True))
 
@@ -130,6 +150,21 @@ def test_start_fills_a_replay_buffer_in_the_background() -> None:
     assert buffer.write_count == 50
 
 
+def test_the_error_that_ends_a_background_fill_is_raised_once_and_everything_is_closed() -> None:
+    def fail(batch: TensorDict) -> None:
+        raise ZeroDivisionError
+
+    env, buffer = pendulum(), ReplayBuffer(storage=LazyTensorStorage(100))
+    collector = Collector(env, frames_per_batch=10, replay_buffer=buffer, post_collect_hook=fail)
+    for call in (collector.update_policy_weights_, collector.async_shutdown):
+        collector.start()
+        collector._fill._thread.join(60)
+        with pytest.raises(ZeroDivisionError):
+            call()
+    collector.shutdown()
+    assert env.is_closed
+
+
 def test_postproc_and_hooks_are_called_and_hooks_can_be_replaced() -> None:
     seen: list[str] = []
     collector = Collector(
@@ -165,6 +200,8 @@ def test_attributes_are_those_of_torchrl() -> None:
     collector = SyncDataCollector(env, RandomPolicy(), frames_per_batch=20, total_frames=100)
     assert collector.env is env
     assert collector.getattr_env("batch_size") == torch.Size([])
+    with pytest.raises(TypeError):
+        len(Collector(env, frames_per_batch=20, total_frames=-1))
     assert (len(collector), collector.frames_per_batch, collector.total_frames) == (5, 20, 100)
     assert collector.map_fn("set_seed", [(1,), (2,)]) == [pendulum().set_seed(1), pendulum().set_seed(2)]
     assert "is_init" in next(iter(collector))
