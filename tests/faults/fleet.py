@@ -27,6 +27,13 @@ from rollfleet_api.ranks import ALONE
 from rollfleet_api.streams import batches_stream, state_stream
 from rollfleet_api.validation import parse_job
 
+RECOVERS_WITHIN_S = 120.0
+SPEC: dict[str, Any] = {
+    "workers": 2,
+    "env": {"entrypoint": "traced_env:TracedEnv", "numEnvs": 2},
+    "policy": {"mlp": {"hidden": [32]}},
+    "weights": {"interval": 0, "maxLag": 1_000_000},
+}
 PIECE = 1 << 14  # bytes that the proxy forwards at once
 TENANTS_BYTES = 32 << 20  # of its job's state
 
@@ -173,6 +180,13 @@ class Fleet:
 
     # --- processes ---
 
+    def start(self) -> None:
+        """Start all workers and the learner, and wait for the first batches."""
+        for index in range(self.job.spec.workers):
+            self.start_worker(index)
+        self.start_learner()
+        self.wait_for(lambda: len(self.events("handed over")) >= 3, "the first batches", RECOVERS_WITHIN_S)
+
     def start_worker(self, index: int) -> None:
         self.workers[index] = self._start("work", Role.WORKER, index)
 
@@ -182,6 +196,14 @@ class Fleet:
     def start_attack(self) -> ForkServerProcess:
         """Start a client that attacks NATS with the credentials of another job's worker."""
         return self._process("attack", "attack", self._nats.url(TENANT), TENANTS_JOB.key)
+
+    def end_workers(self) -> None:
+        """Terminate all workers, which end in order."""
+        for process in self.workers.values():
+            process.terminate()
+        for process in self.workers.values():
+            process.join(30)
+            assert process.exitcode == 143, self.words()
 
     def end_nats(self, server: int = 0, number: signal.Signals = signal.SIGKILL) -> None:
         self._nats.end(server, number)
@@ -245,6 +267,18 @@ class Fleet:
         held = await self._link.js.stream_info(subjects.batches_stream, subjects_filter=">")
         reader = await self._link.js.consumer_info(subjects.batches_stream, ALONE.consumer)
         return [*lines, f"held: {held.state}", f"read: {reader}"]
+
+    def wait_for_every_worker(self, count: int, since_s: float, timeout_s: float = RECOVERS_WITHIN_S) -> None:
+        """Wait until the learner has been handed `count` batches since then, and some of every worker."""
+
+        def handed_over() -> bool:
+            since = [each for each in self.events("handed over") if each["s"] > since_s]
+            seen = {fragment["identity"].split(".")[0] for each in since for fragment in each["fragments"]}
+            alive = {process.pid for process in self.workers.values()}  # batches may be of an earlier incarnation
+            stored = {each["pid"] for each in self.events("stored")}
+            return len(since) >= count and len(seen) == self.job.spec.workers and alive <= stored
+
+        self.wait_for(handed_over, "batches of every worker", timeout_s)
 
     def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
         until = time.monotonic() + timeout_s

@@ -20,7 +20,6 @@ from rollfleet_api.permissions import Role
 
 StartFleet = Callable[..., Fleet]
 QUICK = "0-4"
-RECOVERS_WITHIN_S = 120.0
 FAULTS = (
     "kill worker",
     "kill learner",
@@ -226,29 +225,13 @@ def test_random_faults_lose_no_batch_and_duplicate_none(seed: int, start_fleet: 
     plan = schedule(seed)
     assert len(plan.faults) >= 3
     fleet = start_fleet(servers=plan.servers, max_payload=plan.max_payload, **plan.spec)
-    for index in range(plan.spec["workers"]):
-        fleet.start_worker(index)
-    fleet.start_learner()
-    fleet.wait_for(lambda: len(fleet.events("handed over")) >= 3, "the first batches", RECOVERS_WITHIN_S)
+    fleet.start()
     breaking = Breaking(fleet, plan)
     breaking.run()
     if plan.rolls_back:
         breaking.roll_back()
-    healed_s = time.monotonic()
-    workers = plan.spec["workers"]
-
-    def continues() -> bool:
-        since = [each for each in fleet.events("handed over") if each["s"] > healed_s]
-        seen = {fragment["identity"].split(".")[0] for each in since for fragment in each["fragments"]}
-        alive = {process.pid for process in fleet.workers.values()}  # events may be of an earlier incarnation
-        return len(since) >= 5 and len(seen) == workers and alive <= {each["pid"] for each in fleet.events("stored")}
-
-    fleet.wait_for(continues, "batches of every worker after all repairs", RECOVERS_WITHIN_S)
-    for process in fleet.workers.values():
-        process.terminate()
-    for process in fleet.workers.values():
-        process.join(30)
-        assert process.exitcode == 143, fleet.words()
+    fleet.wait_for_every_worker(5, time.monotonic())
+    fleet.end_workers()
     if plan.spec["mode"] == "Async":
         fleet.wait_for(lambda: not missing(fleet, breaking.lost_at), "the batches that NATS confirmed", 60.0)
     check(fleet)

@@ -5,20 +5,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.faults.fleet import Fleet
+from tests.faults.fleet import SPEC, Fleet
 from tests.faults.record import check, missing
 
-SPEC: dict[str, Any] = {
-    "workers": 2,
-    "env": {"entrypoint": "traced_env:TracedEnv", "numEnvs": 2},
-    "policy": {"mlp": {"hidden": [32]}},
-    "collect": {"framesPerBatch": 1024},
-    "delivery": {"maxBytes": "16Mi"},
-    "weights": {"interval": 0, "maxLag": 1_000_000},
-}
+JOB = {**SPEC, "collect": {"framesPerBatch": 1024}, "delivery": {"maxBytes": "16Mi"}}
 DISK_BYTES = 64 << 20
 
 
@@ -60,29 +52,15 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 def test_a_full_disk_pauses_the_job_and_loses_no_batch(
     mode: str, disk: Disk, start_fleet: Callable[..., Fleet]
 ) -> None:
-    fleet = start_fleet(mode=mode, **SPEC)
-    for index in range(2):
-        fleet.start_worker(index)
-    fleet.start_learner()
-    fleet.wait_for(lambda: len(fleet.events("handed over")) >= 3, "the first batches", 120.0)
+    fleet = start_fleet(mode=mode, **JOB)
+    fleet.start()
     disk.fill()
     fleet.wait_for(lambda: not fleet.nats_stores(), "NATS notices that its disk is full")
     disk.free()
     fleet.end_nats()  # a nats-server with a full disk answers nothing until it is restarted
     fleet.start_nats()
-    again_s = time.monotonic()
-
-    def continues() -> bool:
-        since = [each for each in fleet.events("handed over") if each["s"] > again_s]
-        workers_seen = {fragment["identity"].split(".")[0] for each in since for fragment in each["fragments"]}
-        return len(since) >= 5 and len(workers_seen) == 2
-
-    fleet.wait_for(continues, "batches of every worker", 120.0)
-    for process in fleet.workers.values():
-        process.terminate()
-    for process in fleet.workers.values():
-        process.join(30)
-        assert process.exitcode == 143, fleet.words()
+    fleet.wait_for_every_worker(5, time.monotonic())
+    fleet.end_workers()
     if mode == "Async":
         fleet.wait_for(lambda: not missing(fleet, []), "the batches that NATS confirmed")
     check(fleet)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator, quick
-from tests.control.chart.helm import ABSENT, Helm, Rendered, find
+from tests.control.chart.helm import Helm, Rendered
 from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer, wait_for
 
 from rollfleet_api.job import API_VERSION, KIND
@@ -156,10 +156,7 @@ def working(server: ApiServer, lab: Lab, namespaces: tuple[str, ...], **settings
 
 
 def rendered(repository: Path, **values: object) -> Rendered:
-    program = find("helm")
-    if program is None:
-        pytest.skip(ABSENT)
-    return Helm(program, repository / "charts/rollfleet").render(**values)
+    return Helm(repository / "charts/rollfleet").render(**values)
 
 
 def roles_of(shown: Rendered) -> dict[str, list[Manifest]]:

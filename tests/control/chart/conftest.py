@@ -3,16 +3,12 @@
 from pathlib import Path
 
 import pytest
-from tests.control.chart.helm import ABSENT, Helm, Rendered, find
+from tests.control.chart.helm import Helm, Rendered
 
 
 @pytest.fixture(scope="session")
 def helm(repository: Path) -> Helm:
-    """Helm on the chart; skips where there is none."""
-    program = find("helm")
-    if program is None:
-        pytest.skip(ABSENT)
-    return Helm(program, repository / "charts/rollfleet")
+    return Helm(repository / "charts/rollfleet")
 
 
 @pytest.fixture(scope="session")

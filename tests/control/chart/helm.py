@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+
+from rollfleet_operator.settings import Settings
 
 ABSENT = "no helm: install Helm 3, or put it into a folder that KUBEBUILDER_ASSETS names"
 Manifest = dict[str, Any]
@@ -47,15 +50,33 @@ class Rendered:
             elif each["kind"] in ("Deployment", "StatefulSet", "Job"):
                 yield each["metadata"]["name"], each["spec"]["template"]["spec"]
 
+    def pod(self, owner: str) -> Manifest:
+        return dict(self.pods())[owner]
+
+    def images(self) -> set[str]:
+        containers = [each for _, pod in self.pods() for each in [*pod.get("initContainers", []), *pod["containers"]]]
+        return {self.environment()["ROLLFLEET_WORKER_IMAGE"], *(each["image"] for each in containers)}
+
+    def environment(self) -> dict[str, str]:
+        """The operator's variables."""
+        (container,) = self.pod("rollfleet")["containers"]
+        return {each["name"]: each.get("value", "of-the-pod") for each in container["env"]}
+
+    def settings(self) -> Settings:
+        return Settings.read(self.environment())
+
 
 class Helm:
-    """The program, for one chart.
+    """The program, for one chart; skips the test where there is none.
 
     Attributes:
         chart: The chart's folder.
     """
 
-    def __init__(self, program: str, chart: Path) -> None:
+    def __init__(self, chart: Path) -> None:
+        program = find("helm")
+        if program is None:
+            pytest.skip(ABSENT)
         self._program, self.chart = program, chart
 
     def run(self, *arguments: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

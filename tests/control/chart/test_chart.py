@@ -14,7 +14,6 @@ from rollfleet_operator.cache import Cache
 from rollfleet_operator.metrics import Metrics
 from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.trust import new_keys
-from rollfleet_operator.settings import Settings
 from rollfleet_operator.work_queue import WorkQueue
 
 EVERYTHING = {
@@ -34,15 +33,16 @@ EVERYTHING = {
     "nats__persistence__storageClass": "fast",
     "networkPolicy__natsFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}],
 }
+EXTERNAL: dict[str, object] = {
+    "nats__enabled": False,
+    "nats__external": {"url": "tls://nats.example:4222", "secret": "nats-operator", "ca": True},
+}
 VARIANTS: dict[str, dict[str, object]] = {
     "default": {},
     "everything": EVERYTHING,
     "namespaced": {"operator__namespaces": ["team-a", "team-b"]},
     "plain": {"nats__tls__enabled": False, "nats__persistence__enabled": False, "networkPolicy__enabled": False},
-    "external": {
-        "nats__enabled": False,
-        "nats__external": {"url": "tls://nats.example:4222", "secret": "nats-operator", "ca": True},
-    },
+    "external": EXTERNAL,
     "cluster": {"nats__replicas": 3},
     "cert-manager": {"nats__tls__certManager": {"enabled": True, "issuerRef": {"name": "ca"}}},
     "bare": {"crds__enabled": False, "rbac__create": False, "serviceAccount__create": False},
@@ -111,15 +111,14 @@ def test_namespaces_restrict_rights_to_these(helm: Helm, rendered: Rendered) -> 
     assert not namespaced.of("ClusterRoleBinding")
     assert {"team-a/rollfleet", "team-b/rollfleet"} < set(namespaced.of("Role"))
     assert {"team-a/rollfleet", "team-b/rollfleet"} < set(namespaced.of("RoleBinding"))
-    environ = environment(namespaced)
-    assert Settings.read(environ).namespaces == ("team-a", "team-b")
+    assert namespaced.settings().namespaces == ("team-a", "team-b")
 
 
 def test_pods_of_the_operator_share_a_lease_and_may_write_no_other(helm: Helm) -> None:
     shown = helm.render(operator__replicas=2)
     deployment = shown.of("Deployment")["rollfleet"]["spec"]
     assert (deployment["replicas"], deployment["strategy"]) == (2, {"type": "RollingUpdate"})
-    assert Settings.read(environment(shown)).lease == ("site", "rollfleet")
+    assert shown.settings().lease == ("site", "rollfleet")
     assert list(shown.of("Lease")) == ["rollfleet"]
     (rule,) = shown.of("Role")["rollfleet-leader"]["rules"]
     assert (rule["resources"], rule["resourceNames"], rule["verbs"]) == (["leases"], ["rollfleet"], ["get", "patch"])
@@ -158,14 +157,8 @@ def test_the_admission_policy_can_be_left_out(helm: Helm) -> None:
     assert not shown.of("ValidatingAdmissionPolicyBinding")
 
 
-def environment(rendered: Rendered) -> dict[str, str]:
-    (container,) = rendered.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]["containers"]
-    return {each["name"]: each.get("value", "of-the-pod") for each in container["env"]}
-
-
 def test_the_operator_reads_the_charts_variables(variant: Rendered, tmp_path: Path) -> None:
-    environ = environment(variant)
-    settings = Settings.read(environ)
+    environ, settings = variant.environment(), variant.settings()
     assert settings.worker_image == "rollfleet-worker:0.1.0.dev0"
     assert settings.port == 8080
     (tmp_path / "operator.seed").write_text(new_keys(b"k" * 32).operator.seed)
@@ -184,13 +177,12 @@ def test_the_operator_reads_the_charts_variables(variant: Rendered, tmp_path: Pa
 
 
 def test_existing_nats_is_used_unchanged(helm: Helm) -> None:
-    external = {"url": "tls://nats.example:4222", "secret": "nats-operator", "ca": True}
-    shown = helm.render(nats__enabled=False, nats__external=external)
+    shown = helm.render(**EXTERNAL)
     assert not shown.of("StatefulSet")
     assert not shown.of("Secret")
-    pod = shown.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]
-    assert environment(shown)["ROLLFLEET_NATS_URL"] == "tls://nats.example:4222"
-    assert {each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each} == {"nats-operator"}
+    assert shown.environment()["ROLLFLEET_NATS_URL"] == "tls://nats.example:4222"
+    volumes = shown.pod("rollfleet")["volumes"]
+    assert {each["secret"]["secretName"] for each in volumes if "secret" in each} == {"nats-operator"}
 
 
 def test_other_names_in_the_certificate_restart_the_programs_that_read_it(helm: Helm) -> None:
@@ -204,21 +196,20 @@ def test_other_names_in_the_certificate_restart_the_programs_that_read_it(helm: 
 
 
 def test_learners_learn_the_public_address_of_nats(helm: Helm) -> None:
-    shown = environment(helm.render(nats__publicUrl="tls://nats.example:4222"))
+    shown = helm.render(nats__publicUrl="tls://nats.example:4222").environment()
     assert shown["ROLLFLEET_NATS_PUBLIC_URL"] == "tls://nats.example:4222"
-    assert "ROLLFLEET_NATS_PUBLIC_URL" not in environment(helm.render())
+    assert "ROLLFLEET_NATS_PUBLIC_URL" not in helm.render().environment()
 
 
 def test_each_installation_with_an_existing_nats_has_an_id(helm: Helm) -> None:
-    external = {"url": "tls://nats.example:4222", "secret": "nats-operator"}
-    shown = helm.render(nats__enabled=False, nats__external=external)
-    (program,) = shown.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]["initContainers"]
-    assert program["command"][-2:] == ["rollfleet", environment(shown)["ROLLFLEET_INSTALLATION_FILE"]]
+    shown = helm.render(**EXTERNAL)
+    (program,) = shown.pod("rollfleet")["initContainers"]
+    assert program["command"][-2:] == ["rollfleet", shown.environment()["ROLLFLEET_INSTALLATION_FILE"]]
     (rule,) = shown.of("Role")["rollfleet-installation"]["rules"]
     assert rule == {"apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["site"], "verbs": ["get"]}
-    named = helm.render(nats__enabled=False, nats__external=external, operator__installation="production")
-    assert "initContainers" not in named.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]
-    assert environment(named)["ROLLFLEET_INSTALLATION"] == "production"
+    named = helm.render(operator__installation="production", **EXTERNAL)
+    assert "initContainers" not in named.pod("rollfleet")
+    assert named.environment()["ROLLFLEET_INSTALLATION"] == "production"
     assert "rollfleet-installation" not in named.of("Role")
 
 
@@ -239,11 +230,11 @@ def test_the_operator_may_reach_nats_where_it_is(helm: Helm, url: str, ports: li
 def test_egress_goes_to_the_pods_of_nats_and_to_the_given_name_servers(helm: Helm) -> None:
     dns = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}]
     shown = helm.render(networkPolicy__dnsTo=dns, nats__replicas=3)
-    (nats,) = Settings.read(environment(shown)).nats_to
+    (nats,) = shown.settings().nats_to
     assert nats["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "site"}
     pod = shown.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]
     assert nats["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
-    assert Settings.read(environment(shown)).dns_to == tuple(dns)
+    assert shown.settings().dns_to == tuple(dns)
     policies = shown.of("NetworkPolicy")
     assert [rule.get("to") for rule in policies["rollfleet"]["spec"]["egress"]] == [dns, None, [nats]]
     assert policies["rollfleet-nats"]["spec"]["egress"][0]["to"] == dns
@@ -251,20 +242,18 @@ def test_egress_goes_to_the_pods_of_nats_and_to_the_given_name_servers(helm: Hel
 
 def test_egress_goes_to_the_given_places_of_an_existing_nats(helm: Helm) -> None:
     place = [{"ipBlock": {"cidr": "10.1.2.3/32"}}]
-    external = {"url": "tls://nats.example:4222", "secret": "nats-operator"}
-    shown = helm.render(nats__enabled=False, nats__external=external, networkPolicy__natsTo=place)
-    assert Settings.read(environment(shown)).nats_to == tuple(place)
+    shown = helm.render(networkPolicy__natsTo=place, **EXTERNAL)
+    assert shown.settings().nats_to == tuple(place)
     assert shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"][-1]["to"] == place
-    anywhere = helm.render(nats__enabled=False, nats__external=external)
-    assert Settings.read(environment(anywhere)).nats_to == ()
+    anywhere = helm.render(**EXTERNAL)
+    assert anywhere.settings().nats_to == ()
     assert "to" not in anywhere.of("NetworkPolicy")["rollfleet"]["spec"]["egress"][-1]
 
 
 def test_an_image_may_be_named_by_its_digest(helm: Helm) -> None:
     digest = f"sha256:{'0a' * 32}"
     shown = helm.render(operator__image__digest=digest, worker__image__digest=digest, nats__image__digest=digest)
-    images = {each["image"] for _, pod in shown.pods() for each in [*pod.get("initContainers", []), *pod["containers"]]}
-    assert all(image.endswith(f"@{digest}") for image in {*images, environment(shown)["ROLLFLEET_WORKER_IMAGE"]})
+    assert all(image.endswith(f"@{digest}") for image in shown.images())
 
 
 def test_the_operator_may_reach_the_api_server_where_it_is(helm: Helm) -> None:
@@ -275,15 +264,12 @@ def test_the_operator_may_reach_the_api_server_where_it_is(helm: Helm) -> None:
 
 def test_the_limit_of_storage_reaches_the_operator(helm: Helm) -> None:
     shown = helm.render(nats__maxBytesPerJob="4Gi", nats__maxConnections=200000)
-    assert Settings.read(environment(shown)).max_bytes_per_job == 4 << 30
+    assert shown.settings().max_bytes_per_job == 4 << 30
     assert "max_connections: 200000\n" in shown.of("ConfigMap")["rollfleet-nats"]["data"]["nats.conf"]
 
 
 def test_an_image_registry_is_put_before_every_image(helm: Helm) -> None:
-    shown = helm.render(imageRegistry="registry.example/team/")
-    images = {each["image"] for _, pod in shown.pods() for each in [*pod.get("initContainers", []), *pod["containers"]]}
-    images.add(environment(shown)["ROLLFLEET_WORKER_IMAGE"])
-    assert images
+    images = helm.render(imageRegistry="registry.example/team/").images()
     assert all(image.startswith("registry.example/team/") for image in images)
     assert not [image for image in images if "//" in image]
 
@@ -310,6 +296,9 @@ def test_an_image_registry_is_put_before_every_image(helm: Helm) -> None:
         ({"networkPolicy__apiServerPorts": []}, "apiServerPorts"),
         ({"nats__jetstream__syncInterval": "often"}, "syncInterval"),
         ({"nats__config": {"jetstream": {}}}, "jetstream"),
+        ({"ui__enabled": "yes"}, "enabled"),
+        ({"ui__ingress": True}, "ingress"),
+        ({"networkPolicy__uiFrom": "all"}, "uiFrom"),
     ],
 )
 def test_invalid_value_is_refused(helm: Helm, values: dict[str, Any], field: str) -> None:
@@ -342,10 +331,8 @@ def test_prometheus_finds_the_operator(helm: Helm) -> None:
     shown = helm.render(metrics__serviceMonitor__enabled=True, metrics__serviceMonitor__labels={"team": "a"})
     (monitor,) = shown.of("ServiceMonitor").values()
     (endpoint,) = monitor["spec"]["endpoints"]
-    service, operator = (
-        shown.of("Service")["rollfleet-metrics"],
-        shown.of("Deployment")["rollfleet"]["spec"]["template"],
-    )
+    service = shown.of("Service")["rollfleet-metrics"]
+    operator = shown.of("Deployment")["rollfleet"]["spec"]["template"]
     assert monitor["metadata"]["labels"]["team"] == "a"
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert service["spec"]["selector"].items() <= operator["metadata"]["labels"].items()

@@ -9,7 +9,7 @@ from tests.control.chart.helm import Helm, Rendered
 
 
 def test_the_server_gets_no_seed(rendered: Rendered) -> None:
-    pod = rendered.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]
+    pod = rendered.pod("rollfleet-nats")
     (config,) = [each for each in pod["volumes"] if each["name"] == "config"]
     secrets = [source["secret"] for source in config["projected"]["sources"] if "secret" in source]
     assert [item["key"] for secret in secrets for item in secret["items"]] == ["trust.conf"]
@@ -42,8 +42,7 @@ def test_servers_of_a_cluster_find_each_other_and_nobody_else_joins(helm: Helm) 
 
 def test_servers_of_a_cluster_are_on_different_nodes_unless_the_values_say_where(helm: Helm) -> None:
     def affinity(**values: object) -> Any:
-        pod = helm.render(**values).of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]
-        return pod.get("affinity")
+        return helm.render(**values).pod("rollfleet-nats").get("affinity")
 
     (term,) = affinity(nats__replicas=3)["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "kubernetes.io/hostname"
@@ -53,7 +52,7 @@ def test_servers_of_a_cluster_are_on_different_nodes_unless_the_values_say_where
 
 def test_a_server_of_a_cluster_leaves_in_lame_duck_mode(helm: Helm) -> None:
     shown = helm.render(nats__replicas=3)
-    pod = shown.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]
+    pod = shown.pod("rollfleet-nats")
     (container,) = pod["containers"]
     assert container["lifecycle"]["preStop"]["exec"]["command"] == ["nats-server", "--signal", "ldm=1"]
     config = shown.of("ConfigMap")["rollfleet-nats"]["data"]["nats.conf"]
@@ -64,14 +63,14 @@ def test_a_server_of_a_cluster_leaves_in_lame_duck_mode(helm: Helm) -> None:
 
 
 def test_nats_is_not_restarted_because_of_one_job(rendered: Rendered) -> None:
-    (container,) = rendered.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]["containers"]
+    (container,) = rendered.pod("rollfleet-nats")["containers"]
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz?js-enabled-only=true"
 
 
 @pytest.mark.parametrize("limit", ["1500M", "1.5Gi", 2147483648])
 def test_the_server_collects_garbage_below_its_limit_of_memory(helm: Helm, limit: object) -> None:
     shown = helm.render(nats__resources={"limits": {"memory": limit}, "requests": {"cpu": "1", "memory": "1Gi"}})
-    (container,) = shown.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]["containers"]
+    (container,) = shown.pod("rollfleet-nats")["containers"]
     whole, bound = container["env"]
     assert whole["valueFrom"] == {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}
     assert bound == {"name": "GOMEMLIMIT", "value": f"$({whole['name']})000000"}  # bytes: 95 % of 2**20 for each MiB

@@ -1,11 +1,7 @@
 """The page in the chart: off by default, and no more rights than its two reviews."""
 
-from typing import Any
-
 import pytest
 from tests.control.chart.helm import Helm, Rendered
-
-from rollfleet_operator.settings import Settings
 
 
 @pytest.fixture(scope="module")
@@ -13,31 +9,21 @@ def page(helm: Helm) -> Rendered:
     return helm.render(ui__enabled=True)
 
 
-def container(rendered: Rendered) -> Any:
-    (found,) = rendered.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]["containers"]
-    return found
-
-
-def settings(rendered: Rendered) -> Settings:
-    return Settings.read({each["name"]: each.get("value", "of-the-pod") for each in container(rendered)["env"]})
-
-
 def test_the_page_is_off_by_default(rendered: Rendered) -> None:
-    assert settings(rendered).ui_port is None
+    assert rendered.settings().ui_port is None
     for kind in ("Service", "Role", "ClusterRoleBinding"):
         assert not [name for name in rendered.of(kind) if name.endswith("-ui")]
 
 
 def test_the_service_leads_to_the_page_inside_of_the_cluster_alone(page: Rendered) -> None:
-    service, operator = (
-        page.of("Service")["rollfleet-ui"]["spec"],
-        page.of("Deployment")["rollfleet"]["spec"]["template"],
-    )
+    service = page.of("Service")["rollfleet-ui"]["spec"]
+    operator = page.of("Deployment")["rollfleet"]["spec"]["template"]
     assert service["type"] == "ClusterIP"
     assert service["selector"].items() <= operator["metadata"]["labels"].items()
     (port,) = service["ports"]
-    (opened,) = [each for each in container(page)["ports"] if each["name"] == port["targetPort"]]
-    assert opened["containerPort"] == settings(page).ui_port != settings(page).port
+    (container,) = operator["spec"]["containers"]
+    (opened,) = [each for each in container["ports"] if each["name"] == port["targetPort"]]
+    assert opened["containerPort"] == page.settings().ui_port != page.settings().port
     assert not page.of("Ingress")
 
 
@@ -76,8 +62,3 @@ def test_without_rbac_the_chart_makes_no_roles_for_the_page(helm: Helm) -> None:
     assert not shown.of("ClusterRoleBinding")
     assert "rollfleet-ui" not in shown.of("Role")
     assert "rollfleet-ui" in shown.of("Service")
-
-
-@pytest.mark.parametrize("values", [{"ui__enabled": "yes"}, {"ui__ingress": True}, {"networkPolicy__uiFrom": "all"}])
-def test_an_invalid_value_of_the_page_is_refused(helm: Helm, values: dict[str, Any]) -> None:
-    assert "schema" in helm.refusal(**values)

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from tests.control.api_server.lab import RunningOperator, quick
 from tests.control.api_server.viewer import account_token
-from tests.control.chart.helm import ABSENT, Helm, find
+from tests.control.chart.helm import Helm
 from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.ports import free_ports
 from tests.sdk.cluster.forwarding_node import ForwardingNode
@@ -104,9 +104,7 @@ def kubeconfig_of(server: "ApiServer", path: Path, **user: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def page_rules(repository: Path) -> list[Any]:
-    if (program := find("helm")) is None:
-        pytest.skip(ABSENT)
-    shown = Helm(program, repository / "charts/rollfleet").render(ui__enabled=True)
+    shown = Helm(repository / "charts/rollfleet").render(ui__enabled=True)
     return list(shown.of("Role")["rollfleet-ui"]["rules"])
 
 

@@ -6,7 +6,7 @@ from queue import Queue
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.control.chart.helm import ABSENT, Helm, Rendered, find
+from tests.control.chart.helm import Helm, Rendered
 from tests.control.kubernetes import OTHER, OTHER_TOKEN
 from tests.sdk.cluster.log_server import serving
 from tests.sdk.cluster.namespace import Namespace
@@ -29,9 +29,7 @@ RBAC = "rbac.authorization.k8s.io"
 
 @pytest.fixture(scope="module")
 def rendered(repository: Path) -> Rendered:
-    if (program := find("helm")) is None:
-        pytest.skip(ABSENT)
-    return Helm(program, repository / "charts/rollfleet").render()
+    return Helm(repository / "charts/rollfleet").render()
 
 
 @pytest.fixture
@@ -94,10 +92,9 @@ def test_the_tunnels_role_reaches_the_pods_of_nats_alone(rendered: Rendered) -> 
     assert rule["resourceNames"] == [f"{nats['metadata']['name']}-{index}" for index in range(nats["spec"]["replicas"])]
 
 
-@pytest.mark.usefixtures("rendered")  # it skips without helm
 def test_a_refused_tunnel_names_the_role_of_its_release(repository: Path) -> None:
-    chart = repository / "charts/rollfleet"
-    shown = Rendered(Helm(str(find("helm")), chart).run("template", "blue", str(chart), "--kube-version=1.34.0").stdout)
+    helm = Helm(repository / "charts/rollfleet")
+    shown = Rendered(helm.run("template", "blue", str(helm.chart), "--kube-version=1.34.0").stdout)
     (nats,) = shown.of("StatefulSet")
     refused = tunnel_refused(WebSocketBadStatusException("%s %s", 403), "rollfleet", f"{nats}-0")
     (role,) = [name for name in shown.of("Role") if name.endswith("-tunnel")]
@@ -105,5 +102,4 @@ def test_a_refused_tunnel_names_the_role_of_its_release(repository: Path) -> Non
 
 
 def test_the_role_is_there_once_in_a_cluster_like_the_definition(repository: Path, rendered: Rendered) -> None:
-    helm = Helm(str(find("helm")), repository / "charts/rollfleet")
-    assert USER_ROLE not in helm.render(crds__enabled=False).of("ClusterRole")
+    assert USER_ROLE not in Helm(repository / "charts/rollfleet").render(crds__enabled=False).of("ClusterRole")
