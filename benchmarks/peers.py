@@ -79,12 +79,7 @@ def cases() -> Iterator[Case]:
     yield Case(
         name="two-processes-without-weights",
         title="The same, no weights",
-        contenders=(
-            "two_by_hand.torch_policy",
-            "rollfleet_two.nats_async",
-            "ray_two.async_serial",
-            "ray_two.sync_serial",
-        ),
+        contenders=("two_by_hand.torch_policy", NATS[1], "ray_two.async_serial", "ray_two.sync_serial"),
         work=two,
     )
     for env, title in (("pixels", "Images of 84 x 84 x 4 bytes"), ("stacked", "The same, stacks of the last four")):

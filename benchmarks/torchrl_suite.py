@@ -113,10 +113,8 @@ class Suite:
             if report.when == "teardown" and test["outcome"] != "passed":
                 return
             lines = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr).splitlines()
-            test |= {
-                "outcome": report.outcome,
-                "why": next((line for line in reversed(lines) if line.strip()), "")[:400],
-            }
+            why = next((line for line in reversed(lines) if line.strip()), "")
+            test |= {"outcome": report.outcome, "why": why[:400]}
             print(f"\n{report.outcome} {_name(report.nodeid)}: {test['why'][:200]}", flush=True)
             test["trace"] = "\n".join(lines[-60:]) if report.outcome == "failed" else ""
 
@@ -147,21 +145,10 @@ def main() -> None:
         module, _, name = f"torchrl.collectors.{name}".rpartition(".")
         suite.watch(getattr(importlib.import_module(module), name))
     sys.argv = [str(path)]
-    arguments = [
-        str(path),
-        "-qq",
-        "--no-summary",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:randomly",
-        f"--timeout={options.timeout}",
-        "--timeout-method=signal",
-    ]
+    arguments = "-qq --no-summary -p no:cacheprovider -p no:randomly --timeout-method=signal --tb=native -W ignore"
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(path.parent):
-        pytest.main(
-            [*arguments, "--tb=native", "-W", "ignore", f"--basetemp={folder}/t", "-k", options.k], plugins=[suite]
-        )
+        given = [f"--timeout={options.timeout}", f"--basetemp={folder}/t", "-k", options.k]
+        pytest.main([str(path), *arguments.split(), *given], plugins=[suite])
     print(dict(Counter(test["outcome"] for test in suite.tests.values())), "of all")
     reference = json.loads(options.reference.read_text()) if options.reference else suite.tests
     counted = {

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final
 
@@ -289,7 +290,10 @@ class LiveRun:
                 if process.previous:
                     write_log(self.folder, name, process.previous.last_output(LAST_LINES), previous=True)
         except OSError as error:
-            self._warn(f"the run is not saved: {error.filename or self.folder}: {error.strerror}")
+            self._warn(
+                f"the run is not saved: {error.filename or self.folder}: {error.strerror}; correct this while the run "
+                f"goes on, and nothing is lost"
+            )
 
 
 def _of_process(process: _Process, error: str = "") -> dict[str, object]:
@@ -303,11 +307,10 @@ def _of_process(process: _Process, error: str = "") -> dict[str, object]:
 
 def _free(folder: Path) -> Path:
     """Make the folder, or one with a number if another run has it. `_save` reports that none can be made."""
-    number = 1
-    while True:
-        with suppress(FileExistsError):
-            with suppress(PermissionError, NotADirectoryError):
-                folder.mkdir(mode=0o700, parents=True)
-            return folder
-        number += 1
-        folder = folder.with_name(f"{folder.name.partition('_')[0]}_{number}")
+    with suppress(OSError):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for name in chain([folder.name], (f"{folder.name}_{number}" for number in count(2))):
+            with suppress(FileExistsError):
+                folder.with_name(name).mkdir(mode=0o700)
+                return folder.with_name(name)
+    return folder

@@ -39,8 +39,7 @@ class WholeTrajectories:
         """Make those under way complete. `flags` are the keys that are true in the last frame of each."""
         for pieces in self._open.values():
             self._whole.append(torch.cat(pieces))
-            for key in flags:
-                self._whole[-1].get(key)[-1] = True
+            flag_last(self._whole[-1], flags)
         self._open.clear()
 
     def forget(self) -> None:
@@ -66,3 +65,11 @@ class WholeTrajectories:
         batch.set(MASK, torch.arange(batch.shape[1], device=batch.device) < lengths[:, None])
         batch.names = [None, "time"]
         return batch
+
+
+def flag_last(batch: Any, flags: Sequence[Key]) -> None:
+    """Make these flags true in the last frames of a batch `[..., T]`."""
+    for key in flags:
+        values = batch.get(key)
+        values.select(batch.batch_dims - 1, -1).fill_(True)
+        batch.set(key, values)  # a lazy stack has returned a copy

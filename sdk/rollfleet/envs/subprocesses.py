@@ -27,6 +27,7 @@ from rollfleet.system.child_processes import close_in_children, describe_exit
 from rollfleet.system.process_setup import seed_generators
 
 _STEP = b""  # the most frequent request; its answer without infos is empty, too
+_READY = b"ready"  # its answer is empty
 _RESET, _CALL = "reset", "call"
 _NUMBER_BYTES = 8  # of its call, at the start of each message and of the answer to it
 GRACE_S = 2.0
@@ -65,7 +66,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         self.processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
-        self._calls = 0
+        self._calls, self._behind = 0, False
         self.info_keys: tuple[str, ...] = ()
         first = (sample or makers[0])()
         self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
@@ -158,7 +159,18 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.processes, self._pipes, self.closed = [], [], True
 
     def _ask(self, requests: Mapping[int, bytes]) -> dict[int, Any]:
-        """Send each of these processes its request. Returns their answers, by index."""
+        """Send each of these processes its request. Returns their answers, by index.
+
+        After an exception a process may still send an answer, and read no long request until that has been received.
+        """
+        if self._behind:
+            self._exchange(dict.fromkeys(range(len(self._pipes)), _READY))
+        self._behind = True
+        answers = self._exchange(requests)
+        self._behind = False
+        return answers
+
+    def _exchange(self, requests: Mapping[int, bytes]) -> dict[int, Any]:
         self._calls += 1
         number = self._number()
         for index, request in requests.items():
@@ -253,6 +265,8 @@ def _work(makers: CloudpickleWrapper, shared: _Shared, group: slice, pipe: Conne
 def _obey(request: bytes, env: SerialVectorEnv, acted: SpaceTree, actions: list[Array]) -> bytes:
     """Return a pickle of the class of an error and its text, or of None and the result."""
     try:
+        if request == _READY:
+            return b""
         if request == _STEP:
             infos = env.step(acted.join([view.copy() for view in actions]))[-1]  # environments may keep their actions
             return pickle.dumps((None, infos)) if infos else b""

@@ -53,6 +53,8 @@ class BackgroundFill:
         """
         self._fill, self._ratio = WeakMethod(fill), ratio
         self._turn = threading.RLock()  # `call` inside `pause`
+        # Held while a call waits for the turn: the thread that fills would retake it at once.
+        self._next = threading.Lock()
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._raised = False
@@ -72,7 +74,9 @@ class BackgroundFill:
         Raises:
             Timeout: That batch did not come in time. -1: wait for it without a limit.
         """
-        if not self._turn.acquire(timeout=timeout_s):
+        with self._next:
+            taken = self._turn.acquire(timeout=timeout_s)
+        if not taken:
             raise Timeout(_LATE.format(timeout_s))
         try:
             yield
@@ -110,6 +114,8 @@ class BackgroundFill:
                         return
                     self._stopping.wait(POLL_S)
                     continue
+                with self._next:
+                    pass
                 if not self._turn.acquire(timeout=TURN_S):
                     continue
                 try:

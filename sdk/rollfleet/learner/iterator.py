@@ -331,13 +331,13 @@ class BatchIterator(IterableDataset[Any]):
     def episode_returns(self) -> deque[float]:
         """Returns of the last 100 episodes that ended in yielded batches."""
         self._calls.check()
-        return self._tally.episode_returns
+        return self._tally.episode_returns.copy()  # a background fill adds to them
 
     @property
     def episode_lengths(self) -> deque[int]:
         """Lengths of the same episodes, in frames."""
         self._calls.check()
-        return self._tally.episode_lengths
+        return self._tally.episode_lengths.copy()
 
     @property
     def mean_return(self) -> float | None:

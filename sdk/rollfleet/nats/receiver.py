@@ -13,7 +13,7 @@ import torch
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from rollfleet.data.batch import to_batch
+from rollfleet.data.batch import TRAJECTORY, to_batch
 from rollfleet.errors import MessageCorrupt, WireError
 from rollfleet.nats.link import Link
 from rollfleet.nats.polling import RETRY_WAIT_S
@@ -67,7 +67,7 @@ class BatchReceiver:
         self._link, self._device, self._no_cuda_sync, self._on_received = link, device, no_cuda_sync, on_received
         received, self._rebuilt = (BufferPool(IDLE_BUFFERS, most_bytes=IDLE_BUFFER_BYTES) for _ in range(2))
         self._assembler = Assembler(max_message_bytes=job.spec.delivery.limit_bytes, allocate=received.take)
-        self._most_steps = 0  # the largest T of a fragment, to which its round is padded; 0: no bound
+        self._most = (0, 0)  # envs and T of a fragment; its round is padded to the largest T. 0: no bound
         self.follow(job)
         # Each chunk of each batch that is not taken: its sequence in the stream, and its newest reply subject.
         # None: it is delivered again, or lost.
@@ -128,7 +128,8 @@ class BatchReceiver:
         """Adapt the bounds to the job."""
         workers = job.spec.workers
         if job.spec.mode is Mode.SYNC and not job.spec.collect.trajs_per_batch:
-            self._most_steps = max(self._most_steps, job.spec.steps_among(1))
+            envs, steps = self._most
+            self._most = max(envs, job.spec.env.num_envs), max(steps, job.spec.steps_among(1))
         self._assembler.max_pending = 2 * workers + 2
         self._assembler.max_message_bytes = job.spec.delivery.limit_bytes
         self._most_waiting = 2 * workers if job.spec.mode is Mode.SYNC else READY_ASYNC
@@ -273,9 +274,10 @@ class BatchReceiver:
 
     def _arrival(self, assembled: Assembled) -> Arrival:
         meta, fragment = unpack_fragment(assembled.buffer)
+        shape = fragment.steps[TRAJECTORY].shape if TRAJECTORY in fragment.steps else ()
+        if any(own > most > 0 for own, most in zip(shape, self._most, strict=False)):
+            raise MessageCorrupt(f"a fragment of shape {list(shape)}; the job's have {list(self._most)} at most")
         batch: Any = to_batch(fragment, empty_like=self._rebuilt.empty_like)
-        if batch.shape[1] > self._most_steps > 0:
-            raise MessageCorrupt(f"a fragment of {batch.shape[1]:,} steps; the job has {self._most_steps:,} at most")
         if self._device is not None:
             batch = batch.to(self._device, non_blocking=self._no_cuda_sync)
         identity = assembled.identity

@@ -63,13 +63,8 @@ class InlineTransport(Transport):
         return self._evaluations.all()
 
     def control(self, control: Control) -> None:
-        """See `Transport`. The worker waits meanwhile, and applies weights as any worker that waits."""
+        """See `Transport`."""
         self._worker_transport.control = control
-        if control.phase is not LearnerPhase.COMPLETE and self._collecting.acquire(blocking=False):
-            try:
-                self._worker.apply_waiting()
-            finally:
-                self._collecting.release()
 
     def send_weights(
         self, version: int, layout: Layout, models: Mapping[str, State], *, workers: frozenset[int] | None = None
@@ -109,7 +104,13 @@ class InlineTransport(Transport):
         return frozenset([0])
 
     def workers(self) -> Mapping[int, WorkerStatus]:
-        """See `Transport`."""
+        """See `Transport`. Unless it collects, the worker applies weights and answers a call, as any that waits."""
+        control = self._worker_transport.control
+        if control and control.phase is not LearnerPhase.COMPLETE and self._collecting.acquire(blocking=False):
+            try:
+                self._worker.apply_waiting()
+            finally:
+                self._collecting.release()
         return {0: self._worker_transport.status} if self._worker_transport.status else {}
 
     def close(self, *, timeout_s: float | None = None) -> None:

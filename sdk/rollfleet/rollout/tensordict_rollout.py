@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, VERSION, Fragment, is_dense
 from rollfleet.data.tensor_tree import flatten, key_of
-from rollfleet.data.whole_trajectories import WholeTrajectories
+from rollfleet.data.whole_trajectories import WholeTrajectories, flag_last
 from rollfleet.envs.torchrl_env import KEEPS_SEEDS, TorchRLEnv, with_transforms
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.exploration import exploring
@@ -76,8 +76,8 @@ class TensorDictRollout:
         self._reward_keys = [("next", *key_of(key)) for key in env.base.reward_keys]
         truncated = [key for key in flags if key[-1] == "truncated"]
         self._cut_flags = [*truncated, *self._done_keys]
-        self._truncated = truncated if spec.set_truncated else []
-        if spec.set_truncated and not self._truncated:
+        self._last_flags = [each for key in truncated for each in (key, (*key[:-1], "done")) if spec.set_truncated]
+        if spec.set_truncated and not truncated:
             raise EnvironmentInvalid(f"environment {env} has no key `truncated`; remove `set_truncated`")
         self._episodes = EpisodeCounts(env.num_envs)
         self._in_collect = self._worked = False
@@ -177,9 +177,7 @@ class TensorDictRollout:
             batch = batch.to("cpu").clear_device_()
         ended_at = torch.stack(ends, dim=-1).reshape(self._num_envs, len(ends))
         self._identify(batch, ended_at.numpy())
-        for key in self._truncated:
-            for last in (batch.get(key), batch.get((*key[:-1], "done"))):
-                last[:, -1] = True
+        flag_last(batch, self._last_flags)
         return batch, ended_at
 
     def _first(self) -> Any:

@@ -14,8 +14,11 @@ def test_runs_of_one_job_in_the_same_second_have_folders_of_their_own(tmp_path: 
 
 
 def test_a_folder_that_cannot_be_made_does_not_end_the_run(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("a file")
-    assert not LiveRun(small_job(), tmp_path / "runs", print).folder.exists()
+    (tmp_path / "file").write_text("a file")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    for runs in ("file", "dangling", "loop"):
+        assert not LiveRun(small_job(), tmp_path / runs, print).folder.exists()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

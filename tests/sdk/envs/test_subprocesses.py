@@ -73,6 +73,18 @@ class Seeing(Noise):
         return self._seen(), float(os.environ["CUDA_VISIBLE_DEVICES"]), False, False, {}
 
 
+class Wordy(Noise):
+    """Answers with as many bytes as it is asked for, and not at all if it is shy."""
+
+    def __init__(self, *, shy: bool) -> None:
+        self._shy = shy
+
+    def say(self, text: bytes, nbytes: int) -> bytes:
+        if self._shy and nbytes:
+            raise RuntimeError("no")
+        return bytes(nbytes)
+
+
 def leaves(observation: Any) -> list[Any]:
     return [observation["a"], *observation["b"], observation["c"]]
 
@@ -145,6 +157,14 @@ def test_an_environments_error_is_reported_with_its_traceback() -> None:
     pids = [process.pid or 0 for process in env.processes]
     env.close()
     assert gone(pids)
+
+
+def test_a_long_answer_that_an_error_left_unread_blocks_no_long_request() -> None:
+    env = ProcessVectorEnv([partial(Wordy, shy=True), partial(Wordy, shy=False)], 2)
+    with pytest.raises(EnvironmentFailed, match="RuntimeError: no"):
+        env.call("say", b"", 10**7)
+    assert env.call("say", bytes(10**7), 0) == (b"", b"")
+    env.close()
 
 
 def test_a_process_that_dies_is_named_and_nothing_is_left_after_close() -> None:

@@ -1,5 +1,8 @@
 """Each batch reaches the learner once, if it is not too old, and one of each worker in a round."""
 
+import sys
+import threading
+
 import pytest
 import torch
 from hypothesis import given
@@ -94,6 +97,22 @@ def test_any_number_of_wide_gaps_costs_no_memory() -> None:
         assert not incarnations.add(0, 0, 2**64 - 1)
         assert incarnations.add(0, 0, 2**64 - WINDOW)
         assert not incarnations.add(0, 0, 2**64 - 1 - WINDOW)
+
+
+def test_missed_batches_are_counted_while_another_thread_adds() -> None:
+    incarnations, counted = DuplicateFilter(), []
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        other = threading.Thread(target=lambda: [incarnations.add(worker, 0, 0) for worker in range(20_000)])
+        other.start()
+        while other.is_alive():
+            incarnations.expect(0, 0, 1)
+            counted.append(incarnations.missed)
+        other.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert set(counted) == {0}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 from tensordict import TensorDict
-from tests.sdk.counting import OPTIONS, TRAJECTORY, always_0
+from tests.sdk.counting import OPTIONS, TRAJECTORY, Learned, always_0
 from tests.waiting import wait_until
 
 from rollfleet import Collector, Processes, ReplayBuffer
@@ -74,6 +74,15 @@ def test_killed_workers_lose_and_corrupt_no_counted_frame(
         assert steps == list(range(len(steps)))
 
 
+def test_returns_can_be_read_while_the_buffer_is_filled(fill: Fill) -> None:
+    collector = fill(ReplayBuffer(1000))
+    wait_until(lambda: len(collector.episode_returns) > 1)
+    reading, frames = iter(collector.episode_returns), collector.frames
+    next(reading)
+    wait_until(lambda: collector.frames > frames + 200)
+    next(reading)
+
+
 def test_several_collectors_fill_one_buffer(fill: Fill) -> None:
     buffer = ReplayBuffer(1000)
     both = [fill(buffer, workers=1, total_frames=160) for _ in range(2)]
@@ -108,6 +117,34 @@ def stuck() -> Iterator[Collector]:
 def test_a_call_waits_for_the_batch_under_way_until_its_timeout(stuck: Collector) -> None:
     with pytest.raises(Timeout, match=r"the batch under way did not come within 0\.1 s"):
         stuck.call(None, "env.spec", timeout_s=0.1)
+
+
+def test_a_pause_waits_for_no_second_batch(stuck: Collector) -> None:
+    """The thread that fills would begin it at once."""
+    fill: Any = stuck._calls.fill
+
+    def go() -> None:
+        wait_until(fill._next.locked)
+        GO.set()
+
+    other = threading.Thread(target=go)
+    other.start()
+    with stuck.pause():
+        assert stuck.frames == OPTIONS["frames_per_batch"]
+    other.join()
+
+
+def test_a_worker_of_this_process_applies_weights_while_the_ratio_stops_it() -> None:
+    buffer = ReplayBuffer(1000)
+    with Collector("CartPole-v1", Learned(), weights_interval=0, replay_buffer=buffer, **OPTIONS) as filled:
+        filled.start(frames_per_sample=1)
+        wait_until(lambda: len(buffer) > 0)
+        buffer.sample(1)
+        ratio: Any = filled._calls.fill._ratio  # type: ignore[union-attr]
+        wait_until(lambda: not ratio.allows())
+        version = filled.update_policy_weights_()
+        filled.wait_for_version(version, timeout_s=20)
+        assert filled.versions() == {0: version}
 
 
 def test_the_ratio_of_a_running_fill_cannot_change(stuck: Collector) -> None:

@@ -76,17 +76,18 @@ def test_heartbeats_of_workers_outside_the_job_are_ignored(server: Server, conne
     assert set(collector.versions()) == {1}
 
 
-def test_a_fragment_longer_than_the_jobs_is_dropped(server: Server, connect: Connect) -> None:
-    """Else the other fragments of its round would be padded to its length."""
+def test_a_fragment_larger_than_the_jobs_is_dropped(server: Server, connect: Connect) -> None:
+    """Else the other fragments of its round would be padded to its length, or all of its rows to theirs."""
     server.provision(**SYNC)
     meta = BatchMeta(session=1, round=1, version=1, frames=6)
     hostile = NatsWorkerTransport(server.link(Role.WORKER), 1)
     hostile.send(fragment(1.0, steps=5000), meta).stored.result(10)
+    hostile.send(fragment(1.0, envs=5000, steps=1), meta).stored.result(10)
     hostile.send(fragment(2.0), meta).stored.result(10)
     Sender(server, 0).send(0.0, round_=1)
     collector = connect()
     assert next(collector)["observation"].mean(dim=(1, 2)).tolist() == [0.0, 0.0, 2.0, 2.0]
-    assert collector.stats().corrupt == 1
+    assert collector.stats().corrupt == 2
 
 
 def test_a_worker_collects_no_more_steps_than_the_job_asks_for(server: Server) -> None:
