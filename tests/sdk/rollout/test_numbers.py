@@ -4,8 +4,8 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
+from tests.sdk.plain_loops import Columns, Maker, assert_same_frames, plain_loop
 from tests.sdk.rollouts import along_time, rollout_of, towards_fall
 from torch import Tensor
 
@@ -30,8 +31,6 @@ from rollfleet.rollout.seeding import Seeds
 from rollfleet_api.job import EnvSpec, Vectorization
 
 FRAMES, LANES, STEPS = 1_000, 2, 50
-Key = tuple[str, ...]
-Maker = Callable[[], gymnasium.Env[Any, Any]]
 
 
 class Wanderer(gymnasium.Env[Any, Any]):
@@ -93,37 +92,17 @@ MODES: dict[str, Callable[[list[Maker]], VectorEnv]] = {
 }
 
 
-def plain_loop(make: Maker, acts: Callable[[Any], Any], seed: int) -> Iterator[list[Any]]:
-    """Return each step of one environment under the batch's keys: current and next values, reward, two flags."""
-    env = make()
-    seen, acted = SpaceTree(env.observation_space), SpaceTree(env.action_space)
-    observation, _ = env.reset(seed=seed)
-    for _ in range(FRAMES):
-        now = [np.array(leaf) for leaf in seen.split(observation)]
-        output = acts(seen.join([torch.from_numpy(leaf[None]) for leaf in now]))
-        leaves = acted.split(output["action"] if isinstance(output, dict) else output)
-        observation, reward, terminated, truncated, _ = env.step(acted.join([leaf[0].numpy() for leaf in leaves]))
-        after = [np.array(leaf) for leaf in seen.split(observation)]
-        yield [*now, *after, np.float32(reward), terminated, truncated]
-        if terminated or truncated:
-            observation, _ = env.reset()
-
-
 SEEDS = Seeds.derive(3, 1, 0, LANES)
-LOOPS: dict[tuple[str, int], list[Tensor]] = {}
 
 
-def columns(environment: str, seed: int) -> list[Tensor]:
-    """Return the loop of one environment, cached for all modes."""
-    if (environment, seed) not in LOOPS:
-        make, acts, _ = ENVIRONMENTS[environment]
-        rows = plain_loop(make, acts, seed)
-        LOOPS[environment, seed] = [torch.from_numpy(np.stack(column)) for column in zip(*rows, strict=True)]
-    return LOOPS[environment, seed]
+@cache
+def columns(environment: str, seed: int) -> Columns:
+    make, acts, _ = ENVIRONMENTS[environment]
+    return plain_loop(make, acts, seed, FRAMES)
 
 
 def played(rollout: Rollout) -> tuple[TensorDict, list[float], list[int]]:
-    """Return all frames, and the returns and lengths of episodes; check their memory and their ids."""
+    """Return all frames, and the returns and lengths of episodes; check their memory."""
     batches, returns, lengths = [], [], []
     for version in range(FRAMES // STEPS):
         fragment = rollout.collect(version=version)
@@ -134,25 +113,8 @@ def played(rollout: Rollout) -> tuple[TensorDict, list[float], list[int]]:
         lengths += fragment.episode_lengths.tolist()
     rollout.close()
     batch = along_time(batches)
-    ids, done = batch["collector", "traj_ids"], batch["next", "done"].squeeze(-1)
-    assert torch.equal(ids[:, 1:] != ids[:, :-1], done[:, :-1])
-    assert len(ids.unique()) == int(done[:, :-1].sum()) + len(ids)
     assert not (batch["done"] | batch["terminated"] | batch["truncated"]).any()
     return batch, returns, lengths
-
-
-PLAIN: Sequence[Key] = (("observation",),)
-OUTCOME = ("reward", "terminated", "truncated")
-
-
-def assert_same_frames(
-    batch: TensorDict, loops: list[list[Tensor]], observed: Sequence[Key] = (("observation",),)
-) -> None:
-    keys = [*observed, *(("next", *key) for key in observed), *(("next", name) for name in OUTCOME)]
-    for row, columns in zip(batch, loops, strict=True):
-        for key, expected in zip(keys, columns, strict=True):
-            assert row[key].dtype == expected.dtype, key
-            assert torch.equal(row[key].reshape(expected.shape), expected), key
 
 
 def episodes_of(columns: list[Tensor]) -> list[tuple[float, int]]:

@@ -7,6 +7,7 @@ import gymnasium
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tests.sdk.rollouts import towards_fall
 from torch import Tensor
 
 from rollfleet import make_env
@@ -18,11 +19,6 @@ SEED, ENVS, COUNT = 5, 3, 7  # the last part has one episode that counts, and tw
 COLLECT = CollectSpec(frames_per_batch=3, seed=SEED, set_truncated=True, reset_at_each_iter=True)
 
 
-def leaning(observation: Tensor) -> Tensor:
-    """Pushes to the side that the pole leans to: episodes of some 40 frames, more than a fragment has."""
-    return (observation[:, 2] > 0).long()
-
-
 def plain_loop(limit: int = 10_000) -> tuple[list[float], list[int]]:
     """Return the returns and lengths of the episodes, without Rollfleet."""
     returns, lengths = [], []
@@ -32,7 +28,7 @@ def plain_loop(limit: int = 10_000) -> tuple[list[float], list[int]]:
         observation, _ = env.reset(seed=seeds[episode % ENVS])
         total, length, done = 0.0, 0, False
         while not done and length < limit:
-            action = int(leaning(torch.from_numpy(observation)[None])[0])
+            action = int(towards_fall(torch.from_numpy(observation)[None])[0])
             observation, reward, terminated, truncated, _ = env.step(action)
             total, length, done = total + float(reward), length + 1, terminated or truncated
         returns.append(total)
@@ -49,7 +45,7 @@ def environments(mode: AutoresetMode | None) -> Any:
 
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
 def test_each_environment_counts_its_first_episode_of_a_part(mode: AutoresetMode | None) -> None:
-    episodes = WholeEpisodes(environments(mode), leaning, COLLECT, Exploration.DETERMINISTIC)
+    episodes = WholeEpisodes(environments(mode), towards_fall, COLLECT, Exploration.DETERMINISTIC)
     for _ in range(2):  # the same again, whatever came before
         found = episodes.run(COUNT)
         assert found is not None
@@ -59,7 +55,7 @@ def test_each_environment_counts_its_first_episode_of_a_part(mode: AutoresetMode
 
 def test_the_limit_of_an_episode_truncates_it() -> None:
     collect = COLLECT.model_copy(update={"max_frames_per_traj": 20})
-    episodes = WholeEpisodes(environments(None), leaning, collect, Exploration.DETERMINISTIC)
+    episodes = WholeEpisodes(environments(None), towards_fall, collect, Exploration.DETERMINISTIC)
     found = episodes.run(COUNT)
     assert found is not None
     assert tuple(map(list, found)) == plain_loop(limit=20)
@@ -68,7 +64,7 @@ def test_the_limit_of_an_episode_truncates_it() -> None:
 
 def test_stopped_episodes_have_no_result() -> None:
     steps = iter(range(10))
-    episodes = WholeEpisodes(environments(None), leaning, COLLECT, Exploration.DETERMINISTIC)
+    episodes = WholeEpisodes(environments(None), towards_fall, COLLECT, Exploration.DETERMINISTIC)
     assert episodes.run(COUNT, stop=lambda: next(steps) >= 5) is None
     assert episodes.run(COUNT) is not None
     episodes.close()

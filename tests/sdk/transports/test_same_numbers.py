@@ -5,48 +5,18 @@ from functools import cache, partial
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
 from tests.sdk.places import Collect
-from torch import Tensor
+from tests.sdk.plain_loops import Columns, assert_same_frames, plain_loop
+from tests.sdk.rollouts import towards_fall
 
 from rollfleet import ActorCritic, Collector
 from rollfleet.rollout.seeding import Seeds
 
 SEED, FRAMES = 11, 10_000
-
-
-def leaning(observation: Tensor) -> Tensor:
-    """Pushes to the side that the pole leans to: episodes of some 40 frames."""
-    return (observation[:, 2] > 0).long()
-
-
-@cache
-def plain_loop(env_id: str, seed: int, policy: Callable[[Tensor], Tensor]) -> dict[Any, Any]:
-    """Collect with a plain Gymnasium loop, without Rollfleet."""
-    seen: dict[Any, list[Any]] = {
-        "observation": [],
-        "action": [],
-        ("next", "observation"): [],
-        ("next", "reward"): [],
-        ("next", "terminated"): [],
-        ("next", "truncated"): [],
-    }
-    env = gymnasium.make(env_id)
-    observation, _ = env.reset(seed=seed)
-    for _ in range(FRAMES):
-        action = policy(torch.from_numpy(observation)[None])[0].numpy()
-        following, reward, terminated, truncated, _ = env.step(action)
-        for values, value in zip(
-            seen.values(), (observation, action, following, reward, terminated, truncated), strict=True
-        ):
-            values.append(np.array(value))
-        observation = env.reset()[0] if terminated or truncated else following
-    env.close()
-    return {key: np.stack(values) for key, values in seen.items()}
 
 
 ENVS: dict[str, Any] = {
@@ -58,31 +28,21 @@ ENVS: dict[str, Any] = {
 }
 
 
+@cache
+def loop_of(seed: int) -> Columns:
+    return plain_loop(partial(gymnasium.make, "CartPole-v1"), towards_fall, seed, FRAMES)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ENVS)
 def test_observations_rewards_and_flags_are_those_of_a_plain_loop(collect: Collect, env: str) -> None:
-    per_batch = 500
-    collector = collect(
-        ENVS[env],
-        leaning,
-        num_envs=2,
-        seed=SEED,
-        frames_per_batch=per_batch * 2 * collect.workers,
-        total_frames=FRAMES * 2 * collect.workers,
-    )
-    whole: Any = torch.cat(list(collector), dim=1)
+    frames = 2 * collect.workers
+    keywords = {"num_envs": 2, "seed": SEED, "frames_per_batch": 500 * frames, "total_frames": FRAMES * frames}
+    whole: Any = torch.cat(list(collect(ENVS[env], towards_fall, **keywords)), dim=1)
     assert whole.batch_size == (2 * collect.workers, FRAMES)
-    for row, found in enumerate(whole):
-        expected = plain_loop("CartPole-v1", Seeds.derive(SEED, row // 2, 0, 2).envs[row % 2], leaning)
-        ends = expected["next", "terminated"] | expected["next", "truncated"]
-        assert ends.sum() > 150
-        for key, values in expected.items():
-            array = found[key].squeeze(-1) if key[0] == "next" and key[1] != "observation" else found[key]
-            np.testing.assert_array_equal(array.numpy(), values.astype(array.numpy().dtype), err_msg=str(key))
-        np.testing.assert_array_equal(found["next", "done"].squeeze(-1).numpy(), ends)
-        lengths = np.diff(np.flatnonzero(ends), prepend=-1)
-        ids = found["collector", "traj_ids"].numpy()
-        assert len(np.unique(ids)) == len(lengths) + (not ends[-1])
+    seeds = [seed for worker in range(collect.workers) for seed in Seeds.derive(SEED, worker, 0, 2).envs]
+    assert_same_frames(whole, [loop_of(seed) for seed in seeds])
+    assert (whole["next", "done"].sum(1) > 150).all()
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
@@ -114,7 +74,7 @@ def test_one_seed_gives_the_same_batches_bit_for_bit_in_every_place(collect: Col
 def test_two_runs_of_several_workers_are_the_same_in_every_place(apart: Collect, processes: Collect) -> None:
     """The policy draws no random numbers: the workers over NATS are threads here, and share torch's generators."""
     keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 160, "total_frames": 800, "seed": SEED}
-    runs: Any = [torch.cat(list(make("CartPole-v1", leaning, **keywords)), dim=1) for make in (apart, processes)]
+    runs: Any = [torch.cat(list(make("CartPole-v1", towards_fall, **keywords)), dim=1) for make in (apart, processes)]
     assert set(runs[0].keys(True, True)) == set(runs[1].keys(True, True))
     for key, value in runs[0].items(True, True):
         assert torch.equal(value, runs[1][key]), key
