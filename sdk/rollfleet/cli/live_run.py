@@ -51,7 +51,7 @@ class LiveRun:
         warn: Takes a line about a file that cannot be written.
 
     Attributes:
-        watch: The job's heartbeats, which the run has to listen to.
+        watch: The job's heartbeats, from its call of `listen` on.
 
     Example:
         >>> live = LiveRun(job, Path("runs"), print)  # doctest: +SKIP

@@ -13,7 +13,7 @@ RATE_OVER_S = 5.0  # the time span of frames per second
 
 
 class JobWatch:
-    """The newest heartbeats of a job's workers and its learner.
+    """The newest heartbeats of a job's workers and its learner; none before `listen`.
 
     Attributes:
         job: The job.

@@ -11,7 +11,7 @@ from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.errors import NoWeights
 from rollfleet.schemes import Layout
 from rollfleet.transports.evaluation_log import EvaluationLog
-from rollfleet.transports.learner_side import Arrival, Resumed, Transport
+from rollfleet.transports.learner_side import Arrival, Transport
 from rollfleet.transports.worker_side import PendingBatch, Weights
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import Snapshot, State
@@ -56,11 +56,6 @@ class InlineTransport(Transport):
         self._collecting = threading.Lock()  # a background fill collects on its own thread
         self._done_round = -1
         self._open = True
-
-    @property
-    def resumed(self) -> Resumed:
-        """See `Transport`. Such a job always starts from nothing."""
-        return Resumed(session=1, version=0, round=0)
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:

@@ -24,7 +24,7 @@ from rollfleet.processes.messages import BatchReady
 from rollfleet.processes.supervisor import LEAVE_GRACE_S, Supervisor
 from rollfleet.processes.worker_handle import WorkerHandle
 from rollfleet.schemes import Layout
-from rollfleet.transports.learner_side import Arrival, Resumed, Transport
+from rollfleet.transports.learner_side import Arrival, Transport
 from rollfleet.transports.roster import describe_long_step
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import State
@@ -89,11 +89,6 @@ class ProcessesTransport(Transport):
         except BaseException:
             self.close()
             raise
-
-    @property
-    def resumed(self) -> Resumed:
-        """See `Transport`. Such a job always starts from nothing."""
-        return Resumed(session=1, version=0, round=0)
 
     @property
     def elastic(self) -> "ProcessesTransport":

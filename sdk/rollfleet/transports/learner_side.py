@@ -138,7 +138,8 @@ class Transport(Protocol):
 
     @property
     def resumed(self) -> Resumed:
-        """The job's state when this learner connected."""
+        """The job's state when this learner connected; by default, that of a job that starts from nothing."""
+        return Resumed(session=1, version=0, round=0)
 
     @property
     def job(self) -> "CollectorJob | None":
