@@ -1,21 +1,17 @@
 """A worker that sends batches on demand."""
 
-from typing import TYPE_CHECKING
-
+from tests.job_server import Server
 from tests.sdk.nats.numbered_batches import fragment
 
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.messages import BatchMeta
 from rollfleet_api.permissions import Role
 
-if TYPE_CHECKING:
-    from tests.job_server import Server
-
 
 class Sender:
     """One incarnation of a worker."""
 
-    def __init__(self, server: "Server", worker: int) -> None:
+    def __init__(self, server: Server, worker: int) -> None:
         self._transport = NatsWorkerTransport(server.link(Role.WORKER), worker)
 
     def send(self, *values: float, session: int = 1, round_: int = 0, version: int = 1) -> None:

@@ -5,9 +5,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
+from tests.job_server import Server
+from tests.sdk.given_keywords import keywords_of
+from tests.sdk.places import Collect
 
 from rollfleet import Collector
 from rollfleet.learner.construction import construct
@@ -20,11 +23,6 @@ from rollfleet.worker.worker import Worker
 from rollfleet_api.job import Metadata, Vectorization
 from rollfleet_api.permissions import Role
 
-if TYPE_CHECKING:
-    from tests.job_server import Server
-from tests.sdk.given_keywords import keywords_of
-from tests.sdk.places import Collect
-
 
 class CollectOverNats(Collect):
     """Two workers of a job on a real nats-server, each a thread of this process."""
@@ -32,7 +30,7 @@ class CollectOverNats(Collect):
     workers = 2
     alone: ClassVar[dict[str, Any]] = {"workers": 1}
 
-    def __init__(self, stack: ExitStack, server: "Server") -> None:
+    def __init__(self, stack: ExitStack, server: Server) -> None:
         super().__init__(stack)
         self._server = server
 

@@ -4,10 +4,10 @@ import io
 import re
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
+from tests.job_server import Server
 
 from rollfleet.cli.display import Display
 from rollfleet.cli.watch import JobWatch
@@ -15,9 +15,6 @@ from rollfleet.nats.link import Link
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus, pack
 from rollfleet_api.permissions import Role
-
-if TYPE_CHECKING:
-    from tests.job_server import Server
 
 LEARNER = LearnerStatus(
     session=1, version=7, applied_version=6, frames=12_800, batches=100, dropped=3, mean_return=123.45, lag=2
@@ -30,7 +27,7 @@ WORKER = WorkerStatus(
 class Watched:
     """A job whose heartbeats are sent by the test."""
 
-    def __init__(self, server: "Server") -> None:
+    def __init__(self, server: Server) -> None:
         self.job: CollectorJob = server.provision(workers=2, collect={"framesPerBatch": 64, "totalFrames": 100_000})
         link = server.link()
         self.watch = JobWatch(self.job)
@@ -51,7 +48,7 @@ class Watched:
 
 
 @pytest.fixture
-def watched(server: "Server") -> Watched:
+def watched(server: Server) -> Watched:
     watched = Watched(server)
     watch = watched.watch
     watched.send(WORKER, lambda: 0 in watch.workers)
@@ -134,7 +131,7 @@ def test_frames_per_second_follow_from_the_learners_heartbeats(watched: Watched)
 
 
 @pytest.mark.parametrize("subject", ["learner", "worker"])
-def test_an_unreadable_heartbeat_is_skipped(watched: Watched, server: "Server", subject: str) -> None:
+def test_an_unreadable_heartbeat_is_skipped(watched: Watched, server: Server, subject: str) -> None:
     subjects = server.subjects
     link = server.link(Role.LEARNER if subject == "learner" else Role.WORKER)
     link.call(link.js.publish(subjects.learner if subject == "learner" else subjects.worker(0), b"{no heartbeat"))

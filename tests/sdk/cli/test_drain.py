@@ -3,15 +3,14 @@
 import os
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tests.job_server import Server
+from tests.sdk.cli.program import Program, Workplace
 
 from rollfleet import Collector
 from rollfleet_api.messages import Control, LearnerPhase, pack
 from rollfleet_api.permissions import Role
-
-if TYPE_CHECKING:
-    from tests.job_server import Server
-    from tests.sdk.cli.program import Program, Workplace
 
 Connect = Callable[..., Collector]
 
@@ -40,7 +39,7 @@ class Slow(gymnasium.Env):
 """
 
 
-def start(workplace: "Workplace", server: "Server", **spec: Any) -> "Program":
+def start(workplace: Workplace, server: Server, **spec: Any) -> Program:
     """Start a worker, and wait until it is in the middle of a batch of 100 s, longer than tests wait."""
     workplace.write("slow.py", ENVIRONMENT)
     server.provision(
@@ -60,7 +59,7 @@ def start(workplace: "Workplace", server: "Server", **spec: Any) -> "Program":
 
 
 def test_at_sigterm_a_worker_sends_its_collected_frames_and_leaves(
-    workplace: "Workplace", server: "Server", connect: Connect
+    workplace: Workplace, server: Server, connect: Connect
 ) -> None:
     program = start(workplace, server)
     assert program.end_by(signal.SIGTERM) == 143
@@ -75,7 +74,7 @@ def test_at_sigterm_a_worker_sends_its_collected_frames_and_leaves(
         assert collector.workers == ()  # it has left: no round waits for it
 
 
-def test_at_sigterm_a_worker_leaves_although_the_queue_is_full(workplace: "Workplace", server: "Server") -> None:
+def test_at_sigterm_a_worker_leaves_although_the_queue_is_full(workplace: Workplace, server: Server) -> None:
     program = start(workplace, server)
     admin = server.link()
     admin.call(admin.js.publish(server.subjects.batch_chunk(0, 0), b"in its place"))

@@ -8,21 +8,18 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import gymnasium
 import pytest
 import torch
 import yaml
+from tests.sdk.cli.program import Workplace
 from torch.nn.utils import parameters_to_vector
 from typer.testing import CliRunner
 
 from rollfleet import ActorCritic, Collector
 from rollfleet.cli.main import app
 from rollfleet.data.batch import pad
-
-if TYPE_CHECKING:
-    from tests.sdk.cli.program import Workplace
 
 EXAMPLES = ("atari", "cartpole", "evaluation", "halfcheetah", "pendulum", "spot")
 MAX_LINES = 200
@@ -34,7 +31,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def shortened(repository: Path, workplace: "Workplace", example: str, frames: int) -> None:
+def shortened(repository: Path, workplace: Workplace, example: str, frames: int) -> None:
     """Copy an example to the workplace, with an earlier end."""
     for file in (repository / "examples" / example).iterdir():
         if file.is_file():
@@ -44,7 +41,7 @@ def shortened(repository: Path, workplace: "Workplace", example: str, frames: in
     (workplace.folder / "job.yaml").write_text(yaml.safe_dump(job))
 
 
-def assert_plays(workplace: "Workplace") -> None:
+def assert_plays(workplace: Workplace) -> None:
     """Assert that the policy of a learner that was started in the workplace can be shown."""
     played = workplace.start("play", "out", "--episodes", "1")
     assert played.wait(timeout_s=120) == 0, played.output
@@ -82,7 +79,7 @@ def test_a_learner_skips_the_padding_of_a_worker_that_left_early(learner: str, r
 
 
 @pytest.mark.slow
-def test_cartpole_is_solved_although_a_worker_is_killed(repository: Path, workplace: "Workplace") -> None:
+def test_cartpole_is_solved_although_a_worker_is_killed(repository: Path, workplace: Workplace) -> None:
     example = repository / "examples" / "cartpole"
     program = workplace.start(
         "run", str(example / "job.yaml"), "--learner", str(example / "learner.py"), "--", "--output", "out"
@@ -106,7 +103,7 @@ def test_cartpole_is_solved_although_a_worker_is_killed(repository: Path, workpl
 
 
 @pytest.mark.slow
-def test_the_evaluated_example_prints_evaluations_of_few_episodes(repository: Path, workplace: "Workplace") -> None:
+def test_the_evaluated_example_prints_evaluations_of_few_episodes(repository: Path, workplace: Workplace) -> None:
     shortened(repository, workplace, "evaluation", frames=6 * 2048)
     job = yaml.safe_load((workplace.folder / "job.yaml").read_text())
     job["spec"]["evaluation"] = {"every": 1, "episodes": 2}
@@ -120,7 +117,7 @@ def test_the_evaluated_example_prints_evaluations_of_few_episodes(repository: Pa
 
 
 @pytest.mark.slow
-def test_pendulum_learns_from_a_replay_buffer_that_workers_fill(repository: Path, workplace: "Workplace") -> None:
+def test_pendulum_learns_from_a_replay_buffer_that_workers_fill(repository: Path, workplace: Workplace) -> None:
     shortened(repository, workplace, "pendulum", frames=4096)
     program = workplace.run("--learner", "learner.py", "--", "--output", "out")
     program.wait_for(r"not solved in 4,096 frames")
@@ -131,7 +128,7 @@ def test_pendulum_learns_from_a_replay_buffer_that_workers_fill(repository: Path
 
 
 @pytest.mark.slow
-def test_halfcheetah_trains_with_a_normaliser_that_is_broadcast(repository: Path, workplace: "Workplace") -> None:
+def test_halfcheetah_trains_with_a_normaliser_that_is_broadcast(repository: Path, workplace: Workplace) -> None:
     shortened(repository, workplace, "halfcheetah", frames=16_384)
     program = workplace.run("--learner", "learner.py", "--", "--output", "out")
     assert program.wait() == 0, program.output
@@ -143,7 +140,7 @@ def test_halfcheetah_trains_with_a_normaliser_that_is_broadcast(repository: Path
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_atari_trains_on_stacked_images_of_whole_games(repository: Path, workplace: "Workplace") -> None:
+def test_atari_trains_on_stacked_images_of_whole_games(repository: Path, workplace: Workplace) -> None:
     pytest.importorskip("envpool", reason="EnvPool has no wheel for this Python")
     shortened(repository, workplace, "atari", frames=18_432)
     program = workplace.run("--learner", "learner.py", "--", "--output", "out")

@@ -6,19 +6,17 @@ import json
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.sdk.cli.program import Workplace
 
 from rollfleet.cli import local
 from rollfleet.cli.display import Display
 from rollfleet.nats.link import Link
 from rollfleet.system import child_processes
 from rollfleet_api.documents import read_job
-
-if TYPE_CHECKING:
-    from tests.sdk.cli.program import Workplace
 
 PATIENCE_S = 60.0
 
@@ -77,7 +75,7 @@ RECORDING = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
-def test_a_worker_that_is_killed_comes_back_and_no_frame_is_counted_twice(workplace: "Workplace", mode: str) -> None:
+def test_a_worker_that_is_killed_comes_back_and_no_frame_is_counted_twice(workplace: Workplace, mode: str) -> None:
     workplace.write("counting.py", COUNTING)
     workplace.write("learner.py", RECORDING)
     collect = {"framesPerBatch": 64, "totalFrames": 64 * 200}
@@ -98,7 +96,7 @@ def test_a_worker_that_is_killed_comes_back_and_no_frame_is_counted_twice(workpl
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_while_it_publishes_a_large_batch_leaves_no_partial_batch(
-    workplace: "Workplace",
+    workplace: Workplace,
 ) -> None:
     workplace.write("counting.py", COUNTING)
     workplace.write("learner.py", RECORDING)
@@ -133,7 +131,7 @@ def _has_partial_batch(link: Link) -> bool:
 
 
 @pytest.mark.slow
-def test_child_processes_of_a_killed_worker_end_too(workplace: "Workplace") -> None:
+def test_child_processes_of_a_killed_worker_end_too(workplace: Workplace) -> None:
     workplace.write(
         "simulated.py",
         """
@@ -159,7 +157,7 @@ def test_child_processes_of_a_killed_worker_end_too(workplace: "Workplace") -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [3, 4, 143])
-def test_an_end_that_is_no_failure_uses_up_no_restart(workplace: "Workplace", code: int) -> None:
+def test_an_end_that_is_no_failure_uses_up_no_restart(workplace: Workplace, code: int) -> None:
     workplace.write(
         "once.py",
         f"""
@@ -183,7 +181,7 @@ def test_an_end_that_is_no_failure_uses_up_no_restart(workplace: "Workplace", co
 
 @pytest.mark.slow
 def test_a_broken_environment_ends_the_run_after_the_restarts_that_the_job_allows(
-    workplace: "Workplace",
+    workplace: Workplace,
 ) -> None:
     workplace.write(
         "broken.py",
@@ -205,7 +203,7 @@ def test_a_broken_environment_ends_the_run_after_the_restarts_that_the_job_allow
     workplace.assert_nothing_is_left()
 
 
-def test_an_environment_that_fails_its_first_reset_ends_the_run_at_once(workplace: "Workplace") -> None:
+def test_an_environment_that_fails_its_first_reset_ends_the_run_at_once(workplace: Workplace) -> None:
     workplace.write(
         "stubborn.py",
         """
@@ -225,7 +223,7 @@ def test_an_environment_that_fails_its_first_reset_ends_the_run_at_once(workplac
 
 
 def test_a_worker_whose_start_fails_is_started_again(
-    workplace: "Workplace", monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A start fails where the process has too many open files."""
     failures = iter([OSError(errno.EMFILE, os.strerror(errno.EMFILE))])
@@ -247,7 +245,7 @@ def test_a_worker_whose_start_fails_is_started_again(
 
 
 @pytest.mark.slow
-def test_an_environment_that_breaks_once_does_not_end_the_run(workplace: "Workplace") -> None:
+def test_an_environment_that_breaks_once_does_not_end_the_run(workplace: Workplace) -> None:
     workplace.write(
         "shaky.py",
         """
@@ -271,7 +269,7 @@ def test_an_environment_that_breaks_once_does_not_end_the_run(workplace: "Workpl
 
 
 @pytest.mark.slow
-def test_an_environment_that_cannot_be_built_ends_the_run_at_once(workplace: "Workplace") -> None:
+def test_an_environment_that_cannot_be_built_ends_the_run_at_once(workplace: Workplace) -> None:
     workplace.write("learner.py", "import rollfleet\nwith rollfleet.connect() as c:\n  next(c)\n")
     workplace.write_job(env={"entrypoint": "nowhere:make"}, policy={"random": {}})
     program = workplace.run("--learner", "learner.py")
@@ -286,7 +284,7 @@ def test_an_environment_that_cannot_be_built_ends_the_run_at_once(workplace: "Wo
 
 
 @pytest.mark.slow
-def test_without_a_learner_an_environment_that_cannot_be_built_is_reported_in_a_line(workplace: "Workplace") -> None:
+def test_without_a_learner_an_environment_that_cannot_be_built_is_reported_in_a_line(workplace: Workplace) -> None:
     workplace.write(
         "environment.py",
         """
@@ -303,7 +301,7 @@ def test_without_a_learner_an_environment_that_cannot_be_built_is_reported_in_a_
 
 
 @pytest.mark.slow
-def test_weights_that_do_not_fit_end_the_run_at_once_and_the_parameter_is_named(workplace: "Workplace") -> None:
+def test_weights_that_do_not_fit_end_the_run_at_once_and_the_parameter_is_named(workplace: Workplace) -> None:
     workplace.write(
         "learner.py",
         """
@@ -324,7 +322,7 @@ def test_weights_that_do_not_fit_end_the_run_at_once_and_the_parameter_is_named(
     workplace.assert_nothing_is_left()
 
 
-def test_a_policy_that_never_worked_ends_the_run_at_once_with_its_own_traceback(workplace: "Workplace") -> None:
+def test_a_policy_that_never_worked_ends_the_run_at_once_with_its_own_traceback(workplace: Workplace) -> None:
     workplace.write(
         "broken_policy.py", "def make(observation_space, action_space):\n    return lambda seen: seen.nonsense\n"
     )

@@ -3,12 +3,9 @@
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.sdk.cli.program import Workplace
+from tests.sdk.cli.program import Workplace
 
 ENDLESS = {"framesPerBatch": 64, "totalFrames": 0}
 
@@ -19,7 +16,7 @@ def assert_refused(port: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_terminal_shows_a_live_table_until_ctrl_c_is_pressed(workplace: "Workplace") -> None:
+def test_the_terminal_shows_a_live_table_until_ctrl_c_is_pressed(workplace: Workplace) -> None:
     workplace.write_job(workers=2, policy={"mlp": {"hidden": [8]}}, collect=ENDLESS)
     workplace.write(
         "learner.py",
@@ -51,7 +48,7 @@ def test_the_terminal_shows_a_live_table_until_ctrl_c_is_pressed(workplace: "Wor
     [(signal.SIGINT, False, 130), (signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)],
 )
 def test_a_signal_stops_all_processes_also_those_of_environments(
-    workplace: "Workplace", number: signal.Signals, group: bool, code: int
+    workplace: Workplace, number: signal.Signals, group: bool, code: int
 ) -> None:
     workplace.write_job(env={"id": "CartPole-v1", "numEnvs": 2, "vectorization": "Async"}, collect=ENDLESS)
     program = workplace.run()
@@ -65,7 +62,7 @@ def test_a_signal_stops_all_processes_also_those_of_environments(
 
 
 @pytest.mark.parametrize("moment", ["at once", "NATS", "children"])
-def test_a_signal_at_the_start_stops_all(workplace: "Workplace", moment: str) -> None:
+def test_a_signal_at_the_start_stops_all(workplace: Workplace, moment: str) -> None:
     workplace.write_job(workers=2)
     workplace.write("learner.py", "print('the learner runs', flush=True)\nimport time\ntime.sleep(600)\n")
     program = workplace.run("--learner", "learner.py")
@@ -80,7 +77,7 @@ def test_a_signal_at_the_start_stops_all(workplace: "Workplace", moment: str) ->
     workplace.assert_nothing_is_left()
 
 
-def test_more_signals_do_not_interrupt_the_clean_up(workplace: "Workplace") -> None:
+def test_more_signals_do_not_interrupt_the_clean_up(workplace: Workplace) -> None:
     workplace.write_job()
     workplace.write(
         "learner.py",
@@ -112,7 +109,7 @@ def test_more_signals_do_not_interrupt_the_clean_up(workplace: "Workplace") -> N
     workplace.assert_nothing_is_left()
 
 
-def test_a_signal_stops_a_run_while_a_nats_server_does_not_answer(workplace: "Workplace") -> None:
+def test_a_signal_stops_a_run_while_a_nats_server_does_not_answer(workplace: Workplace) -> None:
     workplace.write_job()
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
@@ -126,7 +123,7 @@ def test_a_signal_stops_a_run_while_a_nats_server_does_not_answer(workplace: "Wo
 
 
 @pytest.mark.slow
-def test_all_processes_end_with_a_killed_runner(workplace: "Workplace") -> None:
+def test_all_processes_end_with_a_killed_runner(workplace: Workplace) -> None:
     workplace.write_job(env={"id": "CartPole-v1", "numEnvs": 2, "vectorization": "Async"}, collect=ENDLESS)
     program = workplace.run()
     port = workplace.wait_for_nats_port()
@@ -136,7 +133,7 @@ def test_all_processes_end_with_a_killed_runner(workplace: "Workplace") -> None:
     assert_refused(port)
 
 
-def test_a_nats_server_that_dies_is_restarted_and_the_run_continues(workplace: "Workplace") -> None:
+def test_a_nats_server_that_dies_is_restarted_and_the_run_continues(workplace: Workplace) -> None:
     workplace.write_job(collect={"framesPerBatch": 64, "totalFrames": 64 * 200})
     workplace.write(
         "learner.py",

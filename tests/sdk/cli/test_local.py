@@ -3,17 +3,14 @@
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.job_server import Server
+from tests.sdk.cli.program import Workplace
 from typer.testing import CliRunner
 
 from rollfleet.cli.main import app
 from rollfleet_api.address import CA
-
-if TYPE_CHECKING:
-    from tests.job_server import Server
-    from tests.sdk.cli.program import Workplace
 
 
 @pytest.mark.slow
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
     ("policy", "mode", "version"), [({"random": {}}, "Async", 0), ({"mlp": {"hidden": [8]}}, "Sync", 1)]
 )
 def test_without_a_learner_batches_are_counted_until_the_total(
-    workplace: "Workplace", policy: dict[str, object], mode: str, version: int
+    workplace: Workplace, policy: dict[str, object], mode: str, version: int
 ) -> None:
     workplace.write_job(policy=policy, mode=mode)
     program = workplace.start("run", "job.yaml", environ={CA: "/no/such/ca.crt"})  # of another server
@@ -35,7 +32,7 @@ def test_without_a_learner_batches_are_counted_until_the_total(
 
 
 @pytest.mark.slow
-def test_a_learner_gets_its_arguments_and_the_options_of_the_command_line(workplace: "Workplace") -> None:
+def test_a_learner_gets_its_arguments_and_the_options_of_the_command_line(workplace: Workplace) -> None:
     workplace.write_job(workers=1)
     workplace.write(
         "learner.py",
@@ -67,7 +64,7 @@ def test_a_learner_gets_its_arguments_and_the_options_of_the_command_line(workpl
     ],
     ids=["raises", "is killed"],
 )
-def test_a_learner_that_fails_ends_the_run_and_its_end_is_named(workplace: "Workplace", learner: str, end: str) -> None:
+def test_a_learner_that_fails_ends_the_run_and_its_end_is_named(workplace: Workplace, learner: str, end: str) -> None:
     workplace.write_job()
     workplace.write("learner.py", learner)
     program = workplace.run("--learner", "learner.py")
@@ -78,7 +75,7 @@ def test_a_learner_that_fails_ends_the_run_and_its_end_is_named(workplace: "Work
 
 
 @pytest.mark.slow
-def test_an_external_nats_server_is_used_and_left_as_it_was(workplace: "Workplace", server: "Server") -> None:
+def test_an_external_nats_server_is_used_and_left_as_it_was(workplace: Workplace, server: Server) -> None:
     workplace.write_job()
     workplace.write(
         "learner.py",
@@ -103,7 +100,7 @@ def test_an_external_nats_server_is_used_and_left_as_it_was(workplace: "Workplac
     workplace.assert_nothing_is_left()
 
 
-def test_a_missing_nats_server_is_named_in_time(workplace: "Workplace") -> None:
+def test_a_missing_nats_server_is_named_in_time(workplace: Workplace) -> None:
     workplace.write_job()
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -116,7 +113,7 @@ def test_a_missing_nats_server_is_named_in_time(workplace: "Workplace") -> None:
     workplace.assert_nothing_is_left()
 
 
-def test_an_unknown_environment_is_one_line_before_anything_starts(workplace: "Workplace") -> None:
+def test_an_unknown_environment_is_one_line_before_anything_starts(workplace: Workplace) -> None:
     workplace.write_job(workers=2, env={"id": "CartPol-v1"}, source={"configMap": "code"})
     program = workplace.run()
     assert program.wait() == 1
@@ -127,7 +124,7 @@ def test_an_unknown_environment_is_one_line_before_anything_starts(workplace: "W
 
 
 def test_without_an_installed_nats_server_the_error_says_how_to_get_one(
-    workplace: "Workplace", monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     job = workplace.write_job()
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -6,19 +6,17 @@ import os
 import re
 import signal
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import pytest
 import torch
+from tests.sdk.cli.program import Program, Workplace
 
 from rollfleet import ActorCritic, Collector
 from rollfleet_ui.model import Happened
 from rollfleet_ui.saved_runs import SavedRuns
 from rollfleet_ui.token_guard import Everything
-
-if TYPE_CHECKING:
-    from tests.sdk.cli.program import Program, Workplace
 
 SPEC: dict[str, Any] = {"mode": "Sync", "env": {"id": "CartPole-v1", "numEnvs": 2}, "policy": {"mlp": {}}}
 LEARNER = """
@@ -43,13 +41,13 @@ LEARNER = """
     """
 
 
-def evaluation_worker(program: "Program") -> int:
+def evaluation_worker(program: Program) -> int:
     (pid,) = (pid for pid, command in program.processes().items() if command[-1:] == ["--evaluation"])
     return pid
 
 
 @pytest.mark.slow
-def test_the_returns_are_those_of_a_collector_in_one_process(workplace: "Workplace") -> None:
+def test_the_returns_are_those_of_a_collector_in_one_process(workplace: Workplace) -> None:
     workplace.write_job(**SPEC | {"evaluation": {"every": 4, "episodes": 5}})
     workplace.write("learner.py", LEARNER)
     program = workplace.run("--learner", "learner.py")
@@ -72,7 +70,7 @@ def test_the_returns_are_those_of_a_collector_in_one_process(workplace: "Workpla
 
 
 @pytest.mark.slow
-def test_a_killed_evaluation_worker_starts_again_and_its_version_is_evaluated(workplace: "Workplace") -> None:
+def test_a_killed_evaluation_worker_starts_again_and_its_version_is_evaluated(workplace: Workplace) -> None:
     workplace.write_job(**SPEC | {"collect": {"framesPerBatch": 64}, "evaluation": {"every": 1, "episodes": 2}})
     workplace.write("learner.py", LEARNER.replace("< 4:", "< 4 or True:"))  # it waits forever at version 4
     program = workplace.run("--learner", "learner.py")
@@ -86,7 +84,7 @@ def test_a_killed_evaluation_worker_starts_again_and_its_version_is_evaluated(wo
 
 
 @pytest.mark.slow
-def test_an_evaluation_worker_that_gives_up_does_not_end_the_run(workplace: "Workplace") -> None:
+def test_an_evaluation_worker_that_gives_up_does_not_end_the_run(workplace: Workplace) -> None:
     workplace.write(
         "odd.py",
         """

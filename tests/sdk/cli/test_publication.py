@@ -3,8 +3,9 @@
 import asyncio
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from tests.job_server import Server
+from tests.sdk.cli.program import Workplace
 from typer.testing import CliRunner
 
 from rollfleet.cli.main import app
@@ -13,17 +14,13 @@ from rollfleet.nats.state import read_job, read_state
 from rollfleet_api.documents import read_job as read_file
 from rollfleet_api.messages import Control, LearnerPhase, pack
 
-if TYPE_CHECKING:
-    from tests.job_server import Server
-    from tests.sdk.cli.program import Workplace
 
-
-def streams(server: "Server") -> list[str]:
+def streams(server: Server) -> list[str]:
     admin = server.link()
     return [str(each.config.name) for each in admin.call(admin.js.streams_info())]
 
 
-def test_ctrl_c_deletes_the_job(workplace: "Workplace", server: "Server") -> None:
+def test_ctrl_c_deletes_the_job(workplace: Workplace, server: Server) -> None:
     workplace.write_job(workers=3)
     program = workplace.start("submit", "job.yaml", "--nats", server.url())
     program.wait_for("default/test is published on nats://127")
@@ -35,7 +32,7 @@ def test_ctrl_c_deletes_the_job(workplace: "Workplace", server: "Server") -> Non
     assert "@" not in program.output, "the URL's password is shown"
 
 
-def test_a_complete_job_of_the_same_name_is_replaced(workplace: "Workplace", server: "Server") -> None:
+def test_a_complete_job_of_the_same_name_is_replaced(workplace: Workplace, server: Server) -> None:
     job = read_file(workplace.write_job(workers=2))
     server.provision()
     admin = server.link()
@@ -51,7 +48,7 @@ def test_a_complete_job_of_the_same_name_is_replaced(workplace: "Workplace", ser
     assert admin.call(read_state(admin, server.subjects.control, Control)) is None
 
 
-def test_a_nats_server_runs_no_learner(workplace: "Workplace", tmp_path: Path) -> None:
+def test_a_nats_server_runs_no_learner(workplace: Workplace, tmp_path: Path) -> None:
     workplace.write_job()
     learner = workplace.write("learner.py", "")
     job = str(tmp_path / "job.yaml")

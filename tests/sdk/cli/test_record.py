@@ -4,9 +4,10 @@ import resource
 import signal
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.job_server import Server
+from tests.sdk.cli.program import Workplace
 from tests.sdk.nats.numbered_batches import of, publish
 from typer.testing import CliRunner
 
@@ -15,10 +16,6 @@ from rollfleet.cli.main import app
 from rollfleet.recording.segments import segments_in
 from rollfleet_api.address import JOB, URL
 from rollfleet_api.permissions import Role
-
-if TYPE_CHECKING:
-    from tests.job_server import Server
-    from tests.sdk.cli.program import Workplace
 
 ASYNC = {
     "mode": "Async",
@@ -30,7 +27,7 @@ ASYNC = {
 
 
 def test_a_killed_recorder_leaves_its_batches_and_another_continues(
-    workplace: "Workplace", server: "Server", connect: Callable[..., Collector]
+    workplace: Workplace, server: Server, connect: Callable[..., Collector]
 ) -> None:
     job = server.provision(**ASYNC)
     folder = workplace.folder / "seen"
@@ -60,7 +57,7 @@ def test_a_killed_recorder_leaves_its_batches_and_another_continues(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stopped_recorder_reports_its_counters(
-    number: signal.Signals, code: int, workplace: "Workplace", server: "Server"
+    number: signal.Signals, code: int, workplace: Workplace, server: Server
 ) -> None:
     server.provision(**ASYNC)
     program = workplace.start("record", "default/test", environ={URL: server.url(Role.LEARNER)})
@@ -70,7 +67,7 @@ def test_a_stopped_recorder_reports_its_counters(
     assert "Traceback" not in program.output
 
 
-def test_a_full_disk_ends_a_recorder_and_keeps_its_batches(workplace: "Workplace", server: "Server") -> None:
+def test_a_full_disk_ends_a_recorder_and_keeps_its_batches(workplace: Workplace, server: Server) -> None:
     server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 4}})
     folder = workplace.folder / "seen"
     program = workplace.start("record", "default/test", "--to", "seen", environ={URL: server.url(Role.LEARNER)})
@@ -87,7 +84,7 @@ def test_a_full_disk_ends_a_recorder_and_keeps_its_batches(workplace: "Workplace
     assert [float(batch["observation"].mean()) for batch in Recording(folder)] == [1.0]
 
 
-def test_a_recorder_that_cannot_start_reports_the_reason(monkeypatch: pytest.MonkeyPatch, server: "Server") -> None:
+def test_a_recorder_that_cannot_start_reports_the_reason(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     for name in (URL, JOB):
         monkeypatch.delenv(name, raising=False)
     run = CliRunner().invoke

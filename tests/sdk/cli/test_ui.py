@@ -6,14 +6,11 @@ import socket
 import time
 import urllib.request
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.error import HTTPError
 
 import pytest
-from tests.sdk.cli.program import PATIENCE_S
-
-if TYPE_CHECKING:
-    from tests.sdk.cli.program import Program, Workplace
+from tests.sdk.cli.program import PATIENCE_S, Program, Workplace
 
 URL = r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)"
 LEARNER = """
@@ -33,7 +30,7 @@ LEARNER = """
 class Api:
     """The API of a page, with the token of its URL."""
 
-    def __init__(self, program: "Program") -> None:
+    def __init__(self, program: Program) -> None:
         port, self._token = program.wait_for(URL).groups()
         self._url = f"http://127.0.0.1:{port}/api/v1/"
 
@@ -54,7 +51,7 @@ class Api:
 
 
 @pytest.mark.slow
-def test_a_run_is_seen_and_saved_from_its_start_to_its_end(workplace: "Workplace") -> None:
+def test_a_run_is_seen_and_saved_from_its_start_to_its_end(workplace: Workplace) -> None:
     workplace.write_job(
         workers=2, policy={"mlp": {"hidden": [8]}}, collect={"framesPerBatch": 64, "totalFrames": 10_000_000}
     )
@@ -124,7 +121,7 @@ def test_a_run_is_seen_and_saved_from_its_start_to_its_end(workplace: "Workplace
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_says_why(workplace: "Workplace") -> None:
+def test_a_run_that_fails_says_why(workplace: Workplace) -> None:
     workplace.write_job(env={"entrypoint": "no_such_module:Env"})
     workplace.write("learner.py", "import rollfleet\nwith rollfleet.connect() as collector:\n    next(collector)\n")
     program = workplace.run("--ui", "--learner", "learner.py")
@@ -138,7 +135,7 @@ def test_a_run_that_fails_says_why(workplace: "Workplace") -> None:
     assert "no_such_module" in log.read_text()
 
 
-def test_a_taken_port_is_one_line(workplace: "Workplace") -> None:
+def test_a_taken_port_is_one_line(workplace: Workplace) -> None:
     workplace.write_job()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -149,7 +146,7 @@ def test_a_taken_port_is_one_line(workplace: "Workplace") -> None:
     workplace.assert_nothing_is_left()
 
 
-def test_without_the_token_the_page_is_closed(workplace: "Workplace") -> None:
+def test_without_the_token_the_page_is_closed(workplace: Workplace) -> None:
     (workplace.folder / "runs").mkdir()
     program = workplace.start("ui", "runs")
     port, _ = program.wait_for(URL).groups()

@@ -5,10 +5,11 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 from nats.aio.msg import Msg
+from tests.job_server import Server
+from tests.sdk.cli.program import Workplace
 from typer.testing import CliRunner
 
 from rollfleet.cli.main import app
@@ -18,10 +19,6 @@ from rollfleet_api.address import CREDENTIALS, JOB, JOB_COMPLETION_INDEX, THREAD
 from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_GONE, EXIT_PERMANENT, EXIT_REPLACED
 from rollfleet_api.messages import Control, LearnerPhase, Lease, WorkerState, WorkerStatus, pack, unpack
 from rollfleet_api.permissions import Role
-
-if TYPE_CHECKING:
-    from tests.job_server import Server
-    from tests.sdk.cli.program import Workplace
 
 
 @pytest.mark.parametrize(
@@ -68,7 +65,7 @@ def replace_worker(link: Link) -> None:
     ids=["too few workers", "no job"],
 )
 def test_a_worker_without_a_place_in_a_job_names_the_reason(
-    workplace: "Workplace", server: "Server", workers: int, code: int, reason: str
+    workplace: Workplace, server: Server, workers: int, code: int, reason: str
 ) -> None:
     if workers:
         server.provision(workers=workers)
@@ -79,7 +76,7 @@ def test_a_worker_without_a_place_in_a_job_names_the_reason(
     assert "Traceback" not in program.output
 
 
-def test_a_worker_that_waits_for_its_job_stops_at_sigterm(workplace: "Workplace", server: "Server") -> None:
+def test_a_worker_that_waits_for_its_job_stops_at_sigterm(workplace: Workplace, server: Server) -> None:
     link = server.link()
     asked = _subscribed(link, f"$JS.API.DIRECT.GET.{server.subjects.state_stream}.>", lambda _: True)
     program = workplace.start("worker", "--index", "0", environ=server.address(Role.WORKER).variables())
@@ -89,7 +86,7 @@ def test_a_worker_that_waits_for_its_job_stops_at_sigterm(workplace: "Workplace"
     assert "Traceback" not in program.output
 
 
-def test_a_worker_that_finds_no_nats_names_the_address(workplace: "Workplace") -> None:
+def test_a_worker_that_finds_no_nats_names_the_address(workplace: Workplace) -> None:
     environ = {URL: "nats://127.0.0.1:1", JOB: "test"}
     program = workplace.start("worker", "--index", "0", "--timeout", "1", environ=environ)
     assert program.wait() == EXIT_GONE
@@ -97,7 +94,7 @@ def test_a_worker_that_finds_no_nats_names_the_address(workplace: "Workplace") -
     assert "Traceback" not in program.output
 
 
-def test_a_worker_that_waits_for_nats_stops_at_sigterm(workplace: "Workplace") -> None:
+def test_a_worker_that_waits_for_nats_stops_at_sigterm(workplace: Workplace) -> None:
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
@@ -121,7 +118,7 @@ def test_a_worker_that_waits_for_nats_stops_at_sigterm(workplace: "Workplace") -
     ],
 )
 def test_each_end_of_a_job_has_its_exit_code(
-    workplace: "Workplace", server: "Server", end: Callable[[Link], None], code: int, reason: str
+    workplace: Workplace, server: Server, end: Callable[[Link], None], code: int, reason: str
 ) -> None:
     server.provision(policy={"random": {}})
     link = server.link()
@@ -140,7 +137,7 @@ def test_each_end_of_a_job_has_its_exit_code(
 
 @pytest.mark.parametrize("vectorization", ["Sync", pytest.param("Async", marks=pytest.mark.slow)])
 def test_a_worker_stops_at_sigterm_also_in_the_middle_of_a_step(
-    workplace: "Workplace", server: "Server", vectorization: str
+    workplace: Workplace, server: Server, vectorization: str
 ) -> None:
     workplace.write(
         "sleepy.py",
@@ -179,9 +176,7 @@ def test_a_worker_stops_at_sigterm_also_in_the_middle_of_a_step(
     program.assert_nothing_runs()
 
 
-def test_a_function_that_builds_environments_can_read_the_workers_index(
-    workplace: "Workplace", server: "Server"
-) -> None:
+def test_a_function_that_builds_environments_can_read_the_workers_index(workplace: Workplace, server: Server) -> None:
     """So one function of a job can build a different environment for each worker."""
     workplace.write(
         "each_its_own.py",
@@ -207,7 +202,7 @@ def test_a_function_that_builds_environments_can_read_the_workers_index(
 @pytest.mark.parametrize(
     "asked", [{}, pytest.param({"PYTHONWARNINGS": "default"}, marks=pytest.mark.slow)], ids=["quiet", "asked for"]
 )
-def test_warnings_are_hidden_unless_asked_for(workplace: "Workplace", server: "Server", asked: dict[str, str]) -> None:
+def test_warnings_are_hidden_unless_asked_for(workplace: Workplace, server: Server, asked: dict[str, str]) -> None:
     workplace.write(
         "odd.py",
         """

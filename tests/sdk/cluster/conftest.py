@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 from tests.control.api_server.lab import RunningOperator, quick
+from tests.control.kubernetes import ApiServer
 from tests.control.wire.jwt_nats import NatsInJwtMode
 from tests.faults.fleet import Proxy
 from tests.sdk.cluster.kubelet import Kubelet
@@ -16,9 +17,6 @@ from rollfleet.cluster.api import ClusterApi
 from rollfleet_api.address import URL
 from rollfleet_operator.nats.server_port import NatsOnServer
 
-if TYPE_CHECKING:
-    from tests.control.kubernetes import ApiServer
-
 
 @pytest.fixture
 def api(kubeconfig: Path, namespace: Namespace) -> ClusterApi:
@@ -26,7 +24,7 @@ def api(kubeconfig: Path, namespace: Namespace) -> ClusterApi:
 
 
 @pytest.fixture
-def network(api_server: "ApiServer", tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+def network(api_server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """The network between this process and the API server. The kubeconfig leads through it."""
     proxy = Proxy([api_server.url.removeprefix("https://")])
     config = yaml.safe_load(api_server.kubeconfig().read_text())
@@ -39,7 +37,7 @@ def network(api_server: "ApiServer", tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def operator(api_server: "ApiServer", nats_server: NatsInJwtMode, namespace: Namespace) -> Iterator[RunningOperator]:
+def operator(api_server: ApiServer, nats_server: NatsInJwtMode, namespace: Namespace) -> Iterator[RunningOperator]:
     nats: Any = NatsOnServer(nats_server.settings)  # most tests have one in memory
     running = RunningOperator(api_server, nats, quick(namespaces=(namespace.name,)))
     yield running

@@ -5,19 +5,17 @@ import os
 import socket
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 from kubernetes.config import incluster_config
+from tests.control.kubernetes import ApiServer
 from tests.sdk.cluster.namespace import Namespace
 
 from rollfleet.cluster import api as requests
 from rollfleet.cluster.api import ClusterApi
 from rollfleet.errors import ClusterError
-
-if TYPE_CHECKING:
-    from tests.control.kubernetes import ApiServer
 
 OTHER_TOKEN = "of-user-other"  # the server's user without rights
 
@@ -62,7 +60,7 @@ def test_a_conflict_says_to_repeat_the_change(api: ClusterApi) -> None:
         api.create(config_map(api.namespace))
 
 
-def test_a_missing_right_is_named_with_the_role_that_gives_it(api_server: "ApiServer", namespace: Namespace) -> None:
+def test_a_missing_right_is_named_with_the_role_that_gives_it(api_server: ApiServer, namespace: Namespace) -> None:
     api = ClusterApi(kubeconfig=api_server.kubeconfig(OTHER_TOKEN), namespace=namespace.name)
     with pytest.raises(ClusterError) as refused:
         api.get("Secret", api.namespace, "cartpole-learner-nats")
@@ -101,7 +99,7 @@ def test_a_cluster_without_the_definition_says_how_to_install_it(
         api.list("CollectorJob", None)
 
 
-def test_a_cluster_that_does_not_answer_is_named(api_server: "ApiServer", tmp_path: Path) -> None:
+def test_a_cluster_that_does_not_answer_is_named(api_server: ApiServer, tmp_path: Path) -> None:
     config = yaml.safe_load(api_server.kubeconfig().read_text())
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     file = tmp_path / "config"
@@ -117,13 +115,13 @@ def test_a_cluster_that_does_not_answer_is_named(api_server: "ApiServer", tmp_pa
         ClusterApi(kubeconfig=file).list("Pod", None)
 
 
-def test_wrong_credentials_say_to_log_in_again(api_server: "ApiServer") -> None:
+def test_wrong_credentials_say_to_log_in_again(api_server: ApiServer) -> None:
     with pytest.raises(ClusterError, match="log in again"):
         ClusterApi(kubeconfig=api_server.kubeconfig("of-nobody")).list("Pod", None)
 
 
 def test_a_machine_without_a_cluster_says_what_to_set(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, api_server: "ApiServer"
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, api_server: ApiServer
 ) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -140,7 +138,7 @@ def test_a_machine_without_a_cluster_says_what_to_set(
 
 
 def test_a_pod_uses_its_account_and_its_namespace(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, api_server: "ApiServer", namespace: Namespace
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, api_server: ApiServer, namespace: Namespace
 ) -> None:
     config = yaml.safe_load(api_server.kubeconfig().read_text())
     (tmp_path / "token").write_text(config["users"][0]["user"]["token"])
@@ -157,7 +155,7 @@ def test_a_pod_uses_its_account_and_its_namespace(
     assert api.list("Pod", api.namespace).items == []
 
 
-def test_an_answer_that_is_cut_is_an_error_of_the_connection(tmp_path: Path, api_server: "ApiServer") -> None:
+def test_an_answer_that_is_cut_is_an_error_of_the_connection(tmp_path: Path, api_server: ApiServer) -> None:
     config = yaml.safe_load(api_server.kubeconfig().read_text())
     with socket.create_server(("127.0.0.1", 0)) as server:
 

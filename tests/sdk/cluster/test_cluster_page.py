@@ -11,13 +11,14 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 from queue import Queue
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 from tests.control.api_server.lab import RunningOperator, quick
 from tests.control.api_server.viewer import account_token
 from tests.control.chart.helm import Helm
+from tests.control.kubernetes import ApiServer
 from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.ports import free_ports
 from tests.sdk.cluster.forwarding_node import ForwardingNode
@@ -29,9 +30,6 @@ from rollfleet.cli.cluster_page import OperatorPort, bearer, show_cluster
 from rollfleet.cluster.api import ClusterApi
 from rollfleet.errors import ClusterError
 from rollfleet_api.kubernetes_names import OPERATORS
-
-if TYPE_CHECKING:
-    from tests.control.kubernetes import ApiServer
 
 RBAC = "rbac.authorization.k8s.io"
 LABELS = dict(each.split("=") for each in OPERATORS.split(","))
@@ -50,7 +48,7 @@ class Installation:
         namespace: Its namespace, which has a job.
     """
 
-    def __init__(self, server: "ApiServer", api: ClusterApi, folder: Path) -> None:
+    def __init__(self, server: ApiServer, api: ClusterApi, folder: Path) -> None:
         self._server, self._api, self._folder = server, api, folder
         self._operators: list[RunningOperator] = []
         self._nodes: list[ForwardingNode] = []
@@ -86,7 +84,7 @@ class Installation:
 
 
 @pytest.fixture
-def installation(api_server: "ApiServer", api: ClusterApi, jobs: Jobs, tmp_path: Path) -> Iterator[Installation]:
+def installation(api_server: ApiServer, api: ClusterApi, jobs: Jobs, tmp_path: Path) -> Iterator[Installation]:
     jobs.submit(JOB)
     installation = Installation(api_server, api, tmp_path)
     installation.start()
@@ -95,7 +93,7 @@ def installation(api_server: "ApiServer", api: ClusterApi, jobs: Jobs, tmp_path:
     installation.clear()
 
 
-def kubeconfig_of(server: "ApiServer", path: Path, **user: Any) -> Path:
+def kubeconfig_of(server: ApiServer, path: Path, **user: Any) -> Path:
     config = yaml.safe_load(server.kubeconfig().read_text())
     config["users"][0]["user"] = user
     path.write_text(yaml.safe_dump(config))
@@ -109,7 +107,7 @@ def page_rules(repository: Path) -> list[Any]:
 
 
 @pytest.fixture
-def user(api_server: "ApiServer", namespace: Namespace, page_rules: list[Any], tmp_path: Path) -> Path:
+def user(api_server: ApiServer, namespace: Namespace, page_rules: list[Any], tmp_path: Path) -> Path:
     """The kubeconfig of a user with the chart's Role for the page, who may list the jobs of the namespace."""
     token = account_token(api_server, namespace.name, "alice")
     jobs = {"apiGroups": ["rollfleet.dev"], "resources": ["collectorjobs"], "verbs": ["get", "list"]}
@@ -210,7 +208,7 @@ def test_an_operator_that_waits_for_its_turn_is_passed_over(installation: Instal
 
 
 def test_without_a_page_the_command_says_what_to_set(
-    api_server: "ApiServer", api: ClusterApi, user: Path, tmp_path: Path
+    api_server: ApiServer, api: ClusterApi, user: Path, tmp_path: Path
 ) -> None:
     none = r"no operator in namespace \S+ serves the page: .* `ui.enabled=true`"
     with pytest.raises(ClusterError, match=none), command(kubeconfig=user, namespace=api.namespace):
@@ -222,7 +220,7 @@ def test_without_a_page_the_command_says_what_to_set(
     off.clear()
 
 
-def test_a_missing_right_is_named(installation: Installation, api_server: "ApiServer", user: Path) -> None:
+def test_a_missing_right_is_named(installation: Installation, api_server: ApiServer, user: Path) -> None:
     other = api_server.kubeconfig("of-user-other")
     missing = r"you may not reach the operator: ask .* for the Role rollfleet-ui in "
     with pytest.raises(ClusterError, match=missing), command(kubeconfig=other, namespace=installation.namespace):
@@ -230,7 +228,7 @@ def test_a_missing_right_is_named(installation: Installation, api_server: "ApiSe
 
 
 def test_a_certificate_needs_a_token_beside_it(
-    installation: Installation, api_server: "ApiServer", user: Path, tmp_path: Path
+    installation: Installation, api_server: ApiServer, user: Path, tmp_path: Path
 ) -> None:
     nameless = kubeconfig_of(api_server, tmp_path / "certificate")
     with pytest.raises(ClusterError, match=r"no token.*--token \"\$\(kubectl create token NAME\)\""):
@@ -247,7 +245,7 @@ def test_a_certificate_needs_a_token_beside_it(
         pass
 
 
-def test_a_token_of_a_plugin_is_renewed(api_server: "ApiServer", tmp_path: Path) -> None:
+def test_a_token_of_a_plugin_is_renewed(api_server: ApiServer, tmp_path: Path) -> None:
     program = tmp_path / "plugin"
     program.write_text(
         "#!/bin/sh\n"

@@ -2,25 +2,22 @@
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import pytest
 import torch
 from tests.running import running
+from tests.sdk.cluster.kubelet import Kubelet
 from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet import Cluster, Jobs
 from rollfleet.cluster import submission
+from rollfleet.cluster.api import ClusterApi
 from rollfleet.errors import ClusterError, JobInvalid
 from rollfleet_api.job import KIND
 from rollfleet_api.status import ConditionType
-
-if TYPE_CHECKING:
-    from tests.sdk.cluster.kubelet import Kubelet
-
-    from rollfleet.cluster.api import ClusterApi
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -36,7 +33,7 @@ def actor_critic() -> rollfleet.ActorCritic:
 
 
 def test_a_collector_on_a_cluster_yields_the_batches_of_processes_bit_for_bit(
-    kubelet: "Kubelet", api: "ClusterApi"
+    kubelet: Kubelet, api: ClusterApi
 ) -> None:
     """An environment of this module, weights that change, more workers in mid-run; nothing stays."""
 
@@ -65,7 +62,7 @@ def test_a_collector_on_a_cluster_yields_the_batches_of_processes_bit_for_bit(
 
 
 def test_workers_are_added_and_the_highest_removed_and_an_error_leaves_nothing(
-    kubelet: "Kubelet", api: "ClusterApi", capsys: pytest.CaptureFixture[str]
+    kubelet: Kubelet, api: ClusterApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = Cluster(namespace=api.namespace, name="mine", timeout_s=120)
     keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 24, "workers": 1, "cluster": place}
@@ -87,7 +84,7 @@ def test_workers_are_added_and_the_highest_removed_and_an_error_leaves_nothing(
 
 
 def test_an_image_that_cannot_be_pulled_is_one_error_and_the_job_goes(
-    kubelet: "Kubelet", api: "ClusterApi", monkeypatch: pytest.MonkeyPatch
+    kubelet: Kubelet, api: ClusterApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submission, "PATIENCE_S", 0.0)
     kubelet.missing_images.add("none:1")
@@ -111,9 +108,7 @@ for batch in collector:
 """
 
 
-def test_the_job_of_a_program_that_was_killed_fails_and_its_workers_leave(
-    kubelet: "Kubelet", api: "ClusterApi"
-) -> None:
+def test_the_job_of_a_program_that_was_killed_fails_and_its_workers_leave(kubelet: Kubelet, api: ClusterApi) -> None:
     with running(sys.executable, "-c", PROGRAM, api.namespace, stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "8\n"

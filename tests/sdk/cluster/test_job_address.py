@@ -5,10 +5,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.job_server import WorkerThread
+from tensordict import TensorDict
+from tests.control.kubernetes import ApiServer
+from tests.faults.fleet import Proxy
+from tests.job_server import Server, WorkerThread
 from tests.sdk.cluster.forwarding_node import ForwardingNode
 from tests.waiting import wait_until
 
@@ -19,12 +22,6 @@ from rollfleet.errors import ClusterError, ConnectionFailed, JobNotFound
 from rollfleet_api.address import JOB, URL
 from rollfleet_api.job import KIND
 from rollfleet_api.permissions import Role
-
-if TYPE_CHECKING:
-    from tensordict import TensorDict
-    from tests.control.kubernetes import ApiServer
-    from tests.faults.fleet import Proxy
-    from tests.job_server import Server
 
 OTHER_TOKEN = "of-user-other"  # the server's user without rights
 SECRET = "test-learner-nats"
@@ -54,7 +51,7 @@ def outside(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("outside")
 def test_a_learner_outside_of_the_cluster_collects_through_the_api_server_and_over_cuts(
-    api: ClusterApi, server: "Server", write_secret: WriteSecret, tmp_path: Path
+    api: ClusterApi, server: Server, write_secret: WriteSecret, tmp_path: Path
 ) -> None:
     job = server.provision(workers=1, policy={"random": {}})
     node = ForwardingNode(api.client, tmp_path, int(server.host_port.rpartition(":")[2]))
@@ -81,14 +78,14 @@ COUNTED = {"env": {"entrypoint": "rollfleet.testing:CountingEnv"}, "policy": {"r
 """The observations of a job's only worker are 0, 1, 2, ..."""
 
 
-def observations(batches: Iterable["TensorDict"]) -> list[int]:
+def observations(batches: Iterable[TensorDict]) -> list[int]:
     return [int(each) for batch in batches for each in batch["observation"].flatten()]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_while_the_api_server_is_cut_off_a_tunnel_waits_and_no_batch_is_lost(
-    api: ClusterApi, server: "Server", write_secret: WriteSecret, network: "Proxy", tmp_path: Path
+    api: ClusterApi, server: Server, write_secret: WriteSecret, network: Proxy, tmp_path: Path
 ) -> None:
     job = server.provision(workers=1, **COUNTED)
     node = ForwardingNode(api.client, tmp_path, int(server.host_port.rpartition(":")[2]))
@@ -113,7 +110,7 @@ def test_while_the_api_server_is_cut_off_a_tunnel_waits_and_no_batch_is_lost(
 
 
 def test_while_the_api_server_is_cut_off_a_direct_connection_goes_on(
-    server: "Server", write_secret: WriteSecret, network: "Proxy"
+    server: Server, write_secret: WriteSecret, network: Proxy
 ) -> None:
     job = server.provision(workers=1, **COUNTED)
     write_secret(url=server.url(Role.LEARNER))
@@ -127,7 +124,7 @@ def test_while_the_api_server_is_cut_off_a_direct_connection_goes_on(
 
 
 @pytest.mark.usefixtures("outside")
-def test_an_address_that_answers_from_here_needs_no_tunnel(server: "Server", write_secret: WriteSecret) -> None:
+def test_an_address_that_answers_from_here_needs_no_tunnel(server: Server, write_secret: WriteSecret) -> None:
     job = server.provision(workers=1, policy={"random": {}})
     write_secret(url=server.url(Role.LEARNER))
     worker = WorkerThread(server, job, 0)
@@ -137,7 +134,7 @@ def test_an_address_that_answers_from_here_needs_no_tunnel(server: "Server", wri
 
 
 def test_the_public_address_is_taken_first_and_shows_the_certificate_of_the_clusters(
-    api: ClusterApi, server: "Server", write_secret: WriteSecret
+    api: ClusterApi, server: Server, write_secret: WriteSecret
 ) -> None:
     write_secret(**{"url": "tls://rollfleet-nats.team-a.svc:4222", "public-url": server.url()})
     reach = JobAddress(api, "default", "test", timeout_s=5)
@@ -146,7 +143,7 @@ def test_the_public_address_is_taken_first_and_shows_the_certificate_of_the_clus
 
 
 def test_a_public_address_that_does_not_answer_is_passed_over(
-    api: ClusterApi, server: "Server", write_secret: WriteSecret
+    api: ClusterApi, server: Server, write_secret: WriteSecret
 ) -> None:
     write_secret(**{"url": server.url(), "public-url": "nats://127.0.0.1:1"})
     reach = JobAddress(api, "default", "test", timeout_s=5)
@@ -155,7 +152,7 @@ def test_a_public_address_that_does_not_answer_is_passed_over(
 
 
 def test_credentials_are_files_of_this_user_alone_and_follow_the_secret(
-    api: ClusterApi, server: "Server", write_secret: WriteSecret
+    api: ClusterApi, server: Server, write_secret: WriteSecret
 ) -> None:
     write_secret(url=server.url(), user_creds="first", ca_crt="authority")
     reach = JobAddress(api, "default", "test", timeout_s=5, renew_s=0.05)
@@ -183,7 +180,7 @@ def test_a_job_that_does_not_exist_and_one_without_an_operator_are_named(api: Cl
 
 
 def test_a_missing_right_is_named(
-    api_server: "ApiServer", write_secret: WriteSecret, monkeypatch: pytest.MonkeyPatch
+    api_server: ApiServer, write_secret: WriteSecret, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_secret(url="nats://localhost")
     monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig(OTHER_TOKEN)))

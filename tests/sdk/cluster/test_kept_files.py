@@ -1,10 +1,11 @@
 """The volume of a learner's files, in the job, as a claim, and in the pods that the operator makes of them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.sdk.cluster import objects
+from tests.sdk.cluster.kubelet import Kubelet
 
 from rollfleet import Cluster, Jobs
 from rollfleet.cli import fetch as cli_fetch
@@ -20,9 +21,6 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.views import JobSpecView, JobView
 from rollfleet_operator import names, pods, workloads
 from rollfleet_operator.settings import Settings
-
-if TYPE_CHECKING:
-    from tests.sdk.cluster.kubelet import Kubelet
 
 SETTINGS = Settings(worker_image="worker:1")
 
@@ -107,7 +105,7 @@ def test_a_reader_is_a_restricted_worker_that_cannot_write_and_runs_where_the_le
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_files_of_a_job_are_fetched_and_only_that_job_stays(
-    kubelet: "Kubelet", api: ClusterApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kubelet: Kubelet, api: ClusterApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/policy.pt").write_bytes(b"mine")

@@ -3,9 +3,11 @@
 import socket
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.faults.fleet import Proxy
+from tests.sdk.cluster.namespace import Namespace
 
 from rollfleet import Cluster
 from rollfleet.cluster import submission
@@ -16,10 +18,6 @@ from rollfleet.errors import ClusterError, JobEnded
 from rollfleet.testing import small_job
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.metadata import Metadata
-
-if TYPE_CHECKING:
-    from tests.faults.fleet import Proxy
-    from tests.sdk.cluster.namespace import Namespace
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +70,7 @@ def api_job(namespace: str) -> dict[str, Any]:
 
 def test_the_reason_of_a_problem_that_waiting_rarely_mends_is_the_error(
     api: ClusterApi,
-    namespace: "Namespace",
+    namespace: Namespace,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -86,7 +84,7 @@ def test_the_reason_of_a_problem_that_waiting_rarely_mends_is_the_error(
     assert "0 of 1 workers are ready: Pending (QuotaExceeded)" in capsys.readouterr().err
 
 
-def test_a_failed_job_and_a_deleted_one_end_the_wait(api: ClusterApi, namespace: "Namespace") -> None:
+def test_a_failed_job_and_a_deleted_one_end_the_wait(api: ClusterApi, namespace: Namespace) -> None:
     submitted = submit(api.namespace, progress=False)
     failed = {"type": "Failed", "status": "True", "reason": "WorkerFailed", "message": "worker 0: no module farm"}
     namespace.report("mine", phase="Failed", conditions=[failed])
@@ -99,7 +97,7 @@ def test_a_failed_job_and_a_deleted_one_end_the_wait(api: ClusterApi, namespace:
 
 
 def test_a_cut_connection_does_not_end_the_wait(
-    api: ClusterApi, namespace: "Namespace", network: "Proxy", capsys: pytest.CaptureFixture[str]
+    api: ClusterApi, namespace: Namespace, network: Proxy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     submitted = submit(api.namespace, timeout_s=60)
 
@@ -122,7 +120,7 @@ def test_a_start_that_takes_too_long_ends_with_what_is_known(api: ClusterApi) ->
 
 
 def test_in_a_pod_the_job_belongs_to_the_pod(
-    api: ClusterApi, namespace: "Namespace", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    api: ClusterApi, namespace: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "namespace").write_text(api.namespace)
     monkeypatch.setattr(submission, "_IN_POD", tmp_path / "namespace")

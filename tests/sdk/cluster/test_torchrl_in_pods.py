@@ -1,21 +1,18 @@
 """Collectors of `rollfleet.torchrl` in pods: an argument that a program has for processes does the same there."""
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.sdk.cluster.kubelet import Kubelet
 
 from rollfleet import Cluster
-
-if TYPE_CHECKING:
-    from tests.sdk.cluster.kubelet import Kubelet
-
-    from rollfleet.cluster.api import ClusterApi
+from rollfleet.cluster.api import ClusterApi
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]  # of TorchRL
 
 
-def test_hooks_calls_devices_and_postproc_of_a_program_act_in_pods(kubelet: "Kubelet", api: "ClusterApi") -> None:
+def test_hooks_calls_devices_and_postproc_of_a_program_act_in_pods(kubelet: Kubelet, api: ClusterApi) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from tests.sdk.torchrl.programs import linear, pendulum

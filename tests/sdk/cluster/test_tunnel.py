@@ -4,18 +4,15 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.control.kubernetes import ApiServer
 from tests.sdk.cluster.forwarding_node import ForwardingNode
 
 from rollfleet.cluster import tunnel
 from rollfleet.cluster.api import ClusterApi
 from rollfleet.cluster.tunnel import Tunnel
 from rollfleet.errors import ClusterError
-
-if TYPE_CHECKING:
-    from tests.control.kubernetes import ApiServer
 
 OTHER_TOKEN = "of-user-other"  # the server's user without rights
 LARGE = bytes(range(256)) * (1 << 13)
@@ -92,7 +89,7 @@ def test_an_api_server_that_does_not_answer_is_an_error(api: ClusterApi, monkeyp
             tunnel.Tunnel(api, api.namespace, ["nats-0"], 4222)
 
 
-def test_a_missing_pod_and_a_missing_right_are_named(api_server: "ApiServer", api: ClusterApi) -> None:
+def test_a_missing_pod_and_a_missing_right_are_named(api_server: ApiServer, api: ClusterApi) -> None:
     with pytest.raises(
         ClusterError, match=f"no port of Pod {api.namespace}/nats-0 can be forwarded: Handshake status 404"
     ):

@@ -1,22 +1,18 @@
 """A field that the cluster's definition of a job does not have."""
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from rollfleet import Jobs
+from rollfleet.cluster.api import ClusterApi
 from rollfleet.errors import ClusterError
 from rollfleet.testing import small_job
 from rollfleet_api.metadata import Metadata
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rollfleet.cluster.api import ClusterApi
-
 
 def test_an_unknown_field_is_refused_in_one_line_with_its_name(
-    api: "ClusterApi", kubeconfig: "Path", monkeypatch: pytest.MonkeyPatch
+    api: ClusterApi, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     jobs = Jobs(namespace=api.namespace)

@@ -3,11 +3,11 @@
 from contextlib import suppress
 from pathlib import Path
 from queue import Queue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.control.chart.helm import Helm, Rendered
-from tests.control.kubernetes import OTHER, OTHER_TOKEN
+from tests.control.kubernetes import OTHER, OTHER_TOKEN, ApiServer
 from tests.sdk.cluster.log_server import serving
 from tests.sdk.cluster.namespace import Namespace
 from tests.waiting import wait_until
@@ -18,9 +18,6 @@ from rollfleet.cluster.kept_files import create_claim
 from rollfleet.cluster.refusals import USER_ROLE, tunnel_refused
 from rollfleet.cluster.sources import Sources
 from rollfleet.errors import ClusterError
-
-if TYPE_CHECKING:
-    from tests.control.kubernetes import ApiServer
 
 pytestmark = pytest.mark.cluster
 
@@ -33,7 +30,7 @@ def rendered(repository: Path) -> Rendered:
 
 
 @pytest.fixture
-def users_jobs(api_server: "ApiServer", rendered: Rendered, namespace: Namespace) -> Jobs:
+def users_jobs(api_server: ApiServer, rendered: Rendered, namespace: Namespace) -> Jobs:
     """The jobs of a namespace for a user with that role there, and no other."""
     # A Role of the same rules: a ClusterRole would outlive the test's namespace.
     metadata = {"name": USER_ROLE, "namespace": namespace.name}

@@ -1,7 +1,6 @@
 """A constructor whose cluster cannot run the job: one line, with what to write, and nothing is left on the cluster."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -9,11 +8,9 @@ import yaml
 import rollfleet
 from rollfleet import Cluster, Jobs
 from rollfleet.cluster import api as requests
+from rollfleet.cluster.api import ClusterApi
 from rollfleet.errors import ClusterError
 from rollfleet_api.job import KIND
-
-if TYPE_CHECKING:
-    from rollfleet.cluster.api import ClusterApi
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +51,7 @@ def test_a_namespace_that_is_not_there() -> None:
     assert str(refused.value) == written
 
 
-def test_a_cluster_without_rollfleet(api: "ClusterApi", monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_without_rollfleet(api: ClusterApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(requests._PATHS, KIND, "apis/nobody.example/v1|collectorjobs")
     message = error_of(Cluster(namespace=api.namespace, progress=False))
     assert message.startswith("Rollfleet is not installed on this cluster; install it with `helm install rollfleet ")

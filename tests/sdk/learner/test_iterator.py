@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDict
 from tests.sdk.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0
+from tests.sdk.places import Collect
 from tests.waiting import wait_until
 from torch import Tensor
 from torchrl.data import LazyTensorStorage
@@ -22,9 +23,6 @@ from rollfleet.data.splitting import split_trajectories
 from rollfleet.errors import JobEnded, JobInvalid, WorkerFailed
 from rollfleet.testing import CountingEnv
 from rollfleet_api.messages import WorkerState
-
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
 
 
 class Frames:
@@ -45,13 +43,13 @@ class Frames:
         return joined
 
 
-def test_trajectories_that_are_whole_already_are_split_into_themselves(collect: "Collect") -> None:
+def test_trajectories_that_are_whole_already_are_split_into_themselves(collect: Collect) -> None:
     batch = next(collect(CountingEnv, always_0, postproc=split_trajectories, trajs_per_batch=2, **OPTIONS))
     assert batch.batch_size == (2 * collect.workers, 5)
     assert batch["collector", "mask"].all()
 
 
-def test_postproc_is_called_with_each_batch_and_its_result_is_yielded(collect: "Collect") -> None:
+def test_postproc_is_called_with_each_batch_and_its_result_is_yielded(collect: Collect) -> None:
     seen = []
 
     def postproc(batch: TensorDict) -> str:
@@ -63,7 +61,7 @@ def test_postproc_is_called_with_each_batch_and_its_result_is_yielded(collect: "
     assert collector.frames == 32
 
 
-def test_with_a_replay_buffer_the_iterator_fills_it_and_yields_none(collect: "Collect") -> None:
+def test_with_a_replay_buffer_the_iterator_fills_it_and_yields_none(collect: Collect) -> None:
     frames = Frames()
     plain = list(collect(CountingEnv, always_0, total_frames=48, **OPTIONS))
     assert list(collect(CountingEnv, always_0, total_frames=48, replay_buffer=frames, **OPTIONS)) == [None] * 3
@@ -71,7 +69,7 @@ def test_with_a_replay_buffer_the_iterator_fills_it_and_yields_none(collect: "Co
     assert torch.equal(frames.all()["observation"], expected["observation"])
 
 
-def test_no_padding_gets_into_a_replay_buffer(collect: "Collect") -> None:
+def test_no_padding_gets_into_a_replay_buffer(collect: Collect) -> None:
     frames = Frames()
     next(collect(CountingEnv, always_0, postproc=split_trajectories, replay_buffer=frames, **OPTIONS))
     assert len(frames) == 16
@@ -79,7 +77,7 @@ def test_no_padding_gets_into_a_replay_buffer(collect: "Collect") -> None:
     assert (frames.all()["next", "reward"] == 1).all()
 
 
-def test_start_fills_the_buffer_in_the_background_until_async_shutdown(collect: "Collect") -> None:
+def test_start_fills_the_buffer_in_the_background_until_async_shutdown(collect: Collect) -> None:
     frames = Frames()
     collector = collect(CountingEnv, always_0, replay_buffer=frames, **OPTIONS)
     collector.start()
@@ -108,7 +106,7 @@ class SlowFrames(Frames):
         super().extend(frames)
 
 
-def test_an_iteration_that_is_refused_drops_nothing_of_the_background_fill(collect: "Collect") -> None:
+def test_an_iteration_that_is_refused_drops_nothing_of_the_background_fill(collect: Collect) -> None:
     frames = SlowFrames()
     collector = collect(CountingEnv, always_0, replay_buffer=frames, total_frames=64, **OPTIONS)
     collector.start()
@@ -121,7 +119,7 @@ def test_an_iteration_that_is_refused_drops_nothing_of_the_background_fill(colle
 
 
 def test_an_error_of_the_background_fill_is_logged_and_raised(
-    collect: "Collect", caplog: pytest.LogCaptureFixture
+    collect: Collect, caplog: pytest.LogCaptureFixture
 ) -> None:
     env = partial(CountingEnv, breaks_at=9)
     collector = collect(env, always_0, replay_buffer=Frames(), **OPTIONS, **collect.alone)
@@ -132,7 +130,7 @@ def test_an_error_of_the_background_fill_is_logged_and_raised(
         collector.update_policy_weights_(Learned())
 
 
-def test_init_random_frames_count_what_was_written(collect: "Collect") -> None:
+def test_init_random_frames_count_what_was_written(collect: Collect) -> None:
     frames = Frames()
     collector = collect(
         CountingEnv,
@@ -151,7 +149,7 @@ def test_init_random_frames_count_what_was_written(collect: "Collect") -> None:
     assert (actions[64:] == 0).all()
 
 
-def test_workers_use_weights_sent_meanwhile(collect: "Collect") -> None:
+def test_workers_use_weights_sent_meanwhile(collect: Collect) -> None:
     frames, policy = Frames(), Learned()
     collector = collect(CountingEnv, policy, replay_buffer=frames, weights_interval=0, **OPTIONS)
     collector.start()
@@ -164,7 +162,7 @@ def test_workers_use_weights_sent_meanwhile(collect: "Collect") -> None:
     collector.async_shutdown(timeout_s=30)
 
 
-def test_a_buffer_gets_a_batch_whole_or_not_at_all(processes: "Collect") -> None:
+def test_a_buffer_gets_a_batch_whole_or_not_at_all(processes: Collect) -> None:
     buffer = ReplayBuffer(64)
     collector = processes(["CartPole-v1", "Acrobot-v1"], None, frames_per_batch=8, replay_buffer=buffer)
     with pytest.raises(JobInvalid, match="batches 0 and 1 cannot be joined"):
@@ -172,12 +170,12 @@ def test_a_buffer_gets_a_batch_whole_or_not_at_all(processes: "Collect") -> None
     assert (len(buffer), collector.frames) == (0, 0)
 
 
-def test_start_without_a_buffer_is_refused(here: "Collect") -> None:
+def test_start_without_a_buffer_is_refused(here: Collect) -> None:
     with pytest.raises(JobInvalid, match="replay_buffer="):
         here(CountingEnv, always_0, **OPTIONS).start()
 
 
-def test_a_pause_collects_nothing_and_loses_nothing(collect: "Collect") -> None:
+def test_a_pause_collects_nothing_and_loses_nothing(collect: Collect) -> None:
     plain = collect(CountingEnv, always_0, total_frames=64, **OPTIONS)
     expected: Any = torch.cat([batch.clone() for batch in plain], dim=1)
     collector = collect(CountingEnv, always_0, total_frames=64, **OPTIONS)
@@ -193,7 +191,7 @@ def test_a_pause_collects_nothing_and_loses_nothing(collect: "Collect") -> None:
         assert torch.equal(found[key], expected[key]), key
 
 
-def test_a_pause_stops_the_background_fill(collect: "Collect") -> None:
+def test_a_pause_stops_the_background_fill(collect: Collect) -> None:
     frames = Frames()
     collector = collect(CountingEnv, always_0, replay_buffer=frames, **OPTIONS)
     collector.start()
@@ -209,7 +207,7 @@ def test_a_pause_stops_the_background_fill(collect: "Collect") -> None:
     assert torch.equal(steps, torch.arange(float(len(steps))))
 
 
-def test_in_mode_async_workers_stop_in_a_pause(apart: "Collect") -> None:
+def test_in_mode_async_workers_stop_in_a_pause(apart: Collect) -> None:
     taken = multiprocessing.get_context("fork").Value("q", 0)
 
     def policy(observation: Tensor) -> Tensor:
@@ -233,7 +231,7 @@ def test_in_mode_async_workers_stop_in_a_pause(apart: "Collect") -> None:
     assert collector.stats().missed == 0
 
 
-def test_a_restored_run_counts_on_and_gives_no_id_twice(collect: "Collect", tmp_path: Any) -> None:
+def test_a_restored_run_counts_on_and_gives_no_id_twice(collect: Collect, tmp_path: Any) -> None:
     collector = collect(CountingEnv, Learned(), total_frames=96, **OPTIONS)
     ids = {int(each) for batch in islice(collector, 3) for each in batch[TRAJECTORY].unique()}
     torch.save(collector.state_dict(), tmp_path / "state")
@@ -249,7 +247,7 @@ def test_a_restored_run_counts_on_and_gives_no_id_twice(collect: "Collect", tmp_
     assert again.frames == 96
 
 
-def test_in_mode_async_a_restored_run_counts_on_too(apart: "Collect") -> None:
+def test_in_mode_async_a_restored_run_counts_on_too(apart: Collect) -> None:
     keywords: dict[str, Any] = OPTIONS | {"mode": "async", "total_frames": 96}
     collector = apart(CountingEnv, Learned(), **keywords)
     ids = {int(each) for batch in islice(collector, 3) for each in batch[TRAJECTORY].unique()}
@@ -262,7 +260,7 @@ def test_in_mode_async_a_restored_run_counts_on_too(apart: "Collect") -> None:
     assert not ids & {int(each) for batch in rest for each in batch[TRAJECTORY].unique()}
 
 
-def test_a_restored_run_seeds_its_environments_differently(collect: "Collect") -> None:
+def test_a_restored_run_seeds_its_environments_differently(collect: Collect) -> None:
     first = collect("CartPole-v1", **OPTIONS)
     seen = next(first)["observation"][:, 0]
     state = first.state_dict()
@@ -272,7 +270,7 @@ def test_a_restored_run_seeds_its_environments_differently(collect: "Collect") -
     assert len(torch.cat([seen, restored]).unique(dim=0)) == 2 * len(seen)
 
 
-def test_two_runs_restored_from_one_state_are_the_same(collect: "Collect") -> None:
+def test_two_runs_restored_from_one_state_are_the_same(collect: Collect) -> None:
     first = collect("CartPole-v1", **OPTIONS)
     next(first)
     state = first.state_dict()
@@ -300,7 +298,7 @@ def test_leaving_the_with_block_closes_the_environments(here: Callable[..., Coll
     assert closed == [1, 1, 1, 1]
 
 
-def test_a_workers_error_shows_its_position_and_how_to_reproduce_it(apart: "Collect") -> None:
+def test_a_workers_error_shows_its_position_and_how_to_reproduce_it(apart: Collect) -> None:
     keywords: dict[str, Any] = {"env_kwargs": {"breaks_at": 20}, "num_envs": 2, "frames_per_batch": 32, "seed": 9}
     with pytest.raises(WorkerFailed) as raised:
         list(apart(CountingEnv, always_0, **keywords))
@@ -311,7 +309,7 @@ def test_a_workers_error_shows_its_position_and_how_to_reproduce_it(apart: "Coll
     assert "after 32 frames in 2 batches" in message
 
 
-def test_stats_have_each_worker_and_the_jobs_end(collect: "Collect") -> None:
+def test_stats_have_each_worker_and_the_jobs_end(collect: Collect) -> None:
     workers = collect.workers
     collector = collect("CartPole-v1", num_envs=2, frames_per_batch=8 * workers, total_frames=16 * workers)
     next(collector)
@@ -322,7 +320,7 @@ def test_stats_have_each_worker_and_the_jobs_end(collect: "Collect") -> None:
     assert collector.stats().completed
 
 
-def test_the_text_of_a_collector_shows_what_it_collects_and_how_far_it_is(collect: "Collect") -> None:
+def test_the_text_of_a_collector_shows_what_it_collects_and_how_far_it_is(collect: Collect) -> None:
     collector = collect("CartPole-v1", num_envs=2, frames_per_batch=16)
     next(collector)
     shown = f"<Collector('CartPole-v1', workers={collect.workers}, mode='sync', frames=16, batches=1, version=0)"
@@ -331,7 +329,7 @@ def test_the_text_of_a_collector_shows_what_it_collects_and_how_far_it_is(collec
     assert repr(collector) == f"{shown} ended>"
 
 
-def test_frames_per_sample_limits_the_background_fill_from_the_first_sample_on(collect: "Collect") -> None:
+def test_frames_per_sample_limits_the_background_fill_from_the_first_sample_on(collect: Collect) -> None:
     buffer = ReplayBuffer(100_000)
     collector = collect(CountingEnv, always_0, replay_buffer=buffer, **OPTIONS)
     collector.start(frames_per_sample=32)
@@ -347,7 +345,7 @@ def test_frames_per_sample_limits_the_background_fill_from_the_first_sample_on(c
     collector.async_shutdown(timeout_s=30)
 
 
-def test_frames_per_sample_needs_a_buffer_that_counts_samples(here: "Collect") -> None:
+def test_frames_per_sample_needs_a_buffer_that_counts_samples(here: Collect) -> None:
     collector = here(CountingEnv, always_0, replay_buffer=TorchRLBuffer(storage=LazyTensorStorage(100)), **OPTIONS)
     with pytest.raises(JobInvalid, match=r"`frames_per_sample` needs a rollfleet.ReplayBuffer"):
         collector.start(frames_per_sample=32)

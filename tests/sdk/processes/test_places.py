@@ -3,7 +3,7 @@
 import os
 import threading
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -11,13 +11,10 @@ import psutil
 import pytest
 import torch
 from tests.sdk.counting import always_0
-from tests.sdk.places import CollectInProcesses
+from tests.sdk.places import Collect, CollectInProcesses
 
 from rollfleet.errors import JobInvalid
 from rollfleet.rollout.trajectory_ids import split
-
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
 
 TRAJECTORY = ("collector", "traj_ids")
 
@@ -50,7 +47,7 @@ def pids(batch: Any) -> list[set[int]]:
     ],
 )
 def test_env_processes_sets_the_processes_of_a_workers_environments(
-    collect: "Collect", options: dict[str, Any], processes: int
+    collect: Collect, options: dict[str, Any], processes: int
 ) -> None:
     workers = collect.workers
     collector = collect(Placed, always_0, num_envs=4, frames_per_batch=16 * workers, **options)
@@ -68,7 +65,7 @@ def test_env_processes_sets_the_processes_of_a_workers_environments(
 
 
 @pytest.mark.parametrize("collect", ["nats"], indirect=True)
-def test_processes_of_environments_are_forked_before_a_worker_in_a_thread_runs(collect: "Collect") -> None:
+def test_processes_of_environments_are_forked_before_a_worker_in_a_thread_runs(collect: Collect) -> None:
     """A fork would wait forever for a lock that another worker's thread holds."""
     built: list[threading.Thread] = []
     collect(
@@ -81,7 +78,7 @@ def test_processes_of_environments_are_forked_before_a_worker_in_a_thread_runs(c
 
 
 @pytest.mark.slow
-def test_frames_do_not_depend_on_where_environments_step(collect: "Collect") -> None:
+def test_frames_do_not_depend_on_where_environments_step(collect: Collect) -> None:
     found = []
     for options in ({}, {"vectorization": "async"}, {"vectorization": "async", "env_processes": 2}):
         collector = collect(
@@ -95,7 +92,7 @@ def test_frames_do_not_depend_on_where_environments_step(collect: "Collect") -> 
     assert found[0]["next", "done"].any()
 
 
-def test_backend_envpool_collects_from_its_pools(collect: "Collect") -> None:
+def test_backend_envpool_collects_from_its_pools(collect: Collect) -> None:
     pytest.importorskip("envpool", reason="EnvPool has no wheel for this Python")
     keywords: dict[str, Any] = {
         "backend": "envpool",
@@ -127,7 +124,7 @@ def test_in_this_process_no_worker_can_be_added(here: Any) -> None:
         collector.add_workers(2)
 
 
-def test_in_mode_sync_a_round_has_its_frames_with_any_number_of_workers(processes: "Collect") -> None:
+def test_in_mode_sync_a_round_has_its_frames_with_any_number_of_workers(processes: Collect) -> None:
     collector = processes(Placed, always_0, num_envs=2, frames_per_batch=48)
     expected = 0
 
@@ -154,7 +151,7 @@ def test_in_mode_sync_a_round_has_its_frames_with_any_number_of_workers(processe
     check(next(collector), {1, 4})
 
 
-def test_in_mode_async_joining_workers_are_heard_and_leaving_ones_lose_nothing(processes: "Collect") -> None:
+def test_in_mode_async_joining_workers_are_heard_and_leaving_ones_lose_nothing(processes: Collect) -> None:
     collector = processes("CartPole-v1", num_envs=2, frames_per_batch=16, mode="async")
     seen: dict[int, list[Any]] = {}
 

@@ -1,11 +1,13 @@
 """Policies of TorchRL on its environments, in each place: what they act, and what of them reaches the batch."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 from tensordict.nn import NormalParamExtractor, TensorDictModule, TensorDictSequential
+from tests.sdk.places import Collect
 from tests.sdk.rollout.torchrl_envs import batched, cartpole, counted, vmas
 from tests.sdk.rollout.torchrl_reference import assert_collects, torchrls
 from torch import nn
@@ -28,10 +30,6 @@ from torchrl.modules import (
 import rollfleet
 from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
 
-if TYPE_CHECKING:
-    from tensordict import TensorDict
-    from tests.sdk.places import Collect
-
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL and the simulators
 
 TORQUE, SIDES = Bounded(-2.0, 2.0, (1,)), OneHot(2)
@@ -49,7 +47,7 @@ class Shown(nn.Module):
         return action, self.weight.detach().expand(observation.shape[:-1]).clone()
 
 
-def test_each_frame_of_a_whole_trajectory_has_the_version_that_acted(collect: "Collect") -> None:
+def test_each_frame_of_a_whole_trajectory_has_the_version_that_acted(collect: Collect) -> None:
     policy = TensorDictModule(Shown(), in_keys=["observation"], out_keys=["action", "shown"])
     collector = collect(cartpole, policy, num_envs=3, frames_per_batch=12 * collect.workers, trajs_per_batch=1)
     several = False
@@ -139,25 +137,25 @@ OF_OWN_STATE = ("gaussian", "greedy", "drifting", "lstm", "of-tensors", "of-agen
 """Policies whose state, or call, differs from those of the others."""
 
 
-def policy_and_batches(kind: str) -> tuple[Any, list["TensorDict"]]:
+def policy_and_batches(kind: str) -> tuple[Any, list[TensorDict]]:
     make, make_policy = POLICIES[kind]
     policy = make_policy()
     return policy, list(torchrls(make, policy, auto_register_policy_transforms=kind in NEED_TRANSFORMS))
 
 
 @pytest.mark.parametrize("kind", POLICIES)
-def test_a_policy_acts_as_in_torchrls_collector(here: "Collect", kind: str) -> None:
+def test_a_policy_acts_as_in_torchrls_collector(here: Collect, kind: str) -> None:
     assert_collects(here, POLICIES[kind][0], *policy_and_batches(kind))
 
 
 @pytest.mark.parametrize(
     "kind", [kind if kind in OF_OWN_STATE else pytest.param(kind, marks=pytest.mark.slow) for kind in POLICIES]
 )
-def test_a_policy_of_other_workers_acts_as_in_torchrls_collector(apart: "Collect", kind: str) -> None:
+def test_a_policy_of_other_workers_acts_as_in_torchrls_collector(apart: Collect, kind: str) -> None:
     assert_collects(apart, POLICIES[kind][0], *policy_and_batches(kind))
 
 
-def test_the_steps_of_an_exploration_module_reach_workers(collect: "Collect") -> None:
+def test_the_steps_of_an_exploration_module_reach_workers(collect: Collect) -> None:
     actor = QValueActor(nn.Linear(4, 2), in_keys=["observation"], spec=SIDES)
     with torch.no_grad():
         actor.module[0].module.bias.copy_(torch.tensor([100.0, 0.0]))
@@ -171,7 +169,7 @@ def test_the_steps_of_an_exploration_module_reach_workers(collect: "Collect") ->
         assert not next(collector)["action"][..., 1].any()
 
 
-def test_random_frames_have_zeros_under_the_policys_own_keys(collect: "Collect") -> None:
+def test_random_frames_have_zeros_under_the_policys_own_keys(collect: Collect) -> None:
     frames = 8 * collect.workers
     with collect(
         pendulum, gaussian(), frames_per_batch=frames, total_frames=2 * frames, init_random_frames=frames
@@ -183,7 +181,7 @@ def test_random_frames_have_zeros_under_the_policys_own_keys(collect: "Collect")
     assert set(first.keys(True, True)) == set(second.keys(True, True))
 
 
-def test_whole_trajectories_are_padded_under_a_mask(collect: "Collect") -> None:
+def test_whole_trajectories_are_padded_under_a_mask(collect: Collect) -> None:
     with collect(counted, frames_per_batch=16, total_frames=64, trajs_per_batch=2) as collector:
         batch = next(collector)
     mask = batch["collector", "mask"]
@@ -192,7 +190,7 @@ def test_whole_trajectories_are_padded_under_a_mask(collect: "Collect") -> None:
     assert batch["next", "done"].squeeze(-1).sum(1).eq(1).all()
 
 
-def test_options_append_torchrls_transforms(collect: "Collect") -> None:
+def test_options_append_torchrls_transforms(collect: Collect) -> None:
     with collect(cartpole, frames_per_batch=16, total_frames=16, max_frames_per_traj=3, is_init=True) as collector:
         batch = next(collector)
     assert int(batch["next", "step_count"].max()) == 3
@@ -200,7 +198,7 @@ def test_options_append_torchrls_transforms(collect: "Collect") -> None:
     assert torch.equal(batch["is_init"], batch["step_count"] == 0)
 
 
-def test_num_envs_makes_a_batch_of_single_environments(collect: "Collect") -> None:
+def test_num_envs_makes_a_batch_of_single_environments(collect: Collect) -> None:
     with collect(counted, frames_per_batch=24, total_frames=24, num_envs=3) as collector:
         batch = next(collector)
     assert batch.shape[0] == 3 * collect.workers
@@ -212,7 +210,7 @@ def test_an_environment_object_collects_in_this_process() -> None:
         assert next(collector).shape == (3, 4)
 
 
-def test_evaluation_runs_whole_episodes(collect: "Collect") -> None:
+def test_evaluation_runs_whole_episodes(collect: Collect) -> None:
     evaluation = {"every": 1, "episodes": 2}
     with collect(cartpole, categorical(), frames_per_batch=16, total_frames=64, evaluation=evaluation) as collector:
         for _ in collector:

@@ -3,15 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
+from tests.sdk.places import Collect
 
 from rollfleet.rollout.seeding import Seeds
-
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
 
 T, BATCHES = 12, 3
 OURS = ("policy_version",)
@@ -57,7 +55,7 @@ def rows_of(batch: Any) -> Any:
 
 
 def assert_collects(
-    collect: "Collect", make: Callable[[], Any], policy: Any, expected: Sequence[TensorDict], **keywords: Any
+    collect: Collect, make: Callable[[], Any], policy: Any, expected: Sequence[TensorDict], **keywords: Any
 ) -> None:
     """Assert that a collector in one place yields these batches of TorchRL's."""
     envs = math.prod(expected[0].shape[:-1])

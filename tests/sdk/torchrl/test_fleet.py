@@ -1,18 +1,15 @@
 """A collector of `rollfleet.torchrl` as the learner of a running job."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
-from tests.job_server import join_all
+from tests.job_server import Server, join_all
 from tests.sdk.torchrl import programs
 from tests.sdk.torchrl.programs import linear, running
 
 from rollfleet.torchrl import MultiSyncDataCollector
 from rollfleet_api.permissions import Role
-
-if TYPE_CHECKING:
-    from tests.job_server import Server
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL
 
@@ -22,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL
     [(2, "Stack", (2, 2, 25)), (2, "Envs", (4, 25)), (2, "Time", (2, 50)), (1, "Envs", (100,))],
 )
 def test_a_jobs_batches_have_torchrls_shape_until_the_job_ends(
-    server: "Server", envs: int, joined: str, shape: tuple[int, ...]
+    server: Server, envs: int, joined: str, shape: tuple[int, ...]
 ) -> None:
     make = "pendulum" if envs == 1 else "two_pendulums"
     job = server.provision(
