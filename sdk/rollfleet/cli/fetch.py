@@ -59,7 +59,7 @@ def fetch(jobs: Jobs, job: str, to: Path, *, context: str | None) -> int:
     """
     seen = jobs.get(job)
     if claim_of(seen) is None:
-        raise RollfleetError(f"{seen.key} keeps no files: delete it, and submit it with `--keep 1Gi`")
+        raise RollfleetError(f"{seen.key} keeps no files: submit it with `--keep 1Gi`")
     if to.exists():
         raise RollfleetError(f"{to} exists: name another folder, `--to FOLDER`")
     image, namespace = (seen.spec.model_extra or {}).get("image"), seen.metadata.namespace

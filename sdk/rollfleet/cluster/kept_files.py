@@ -18,21 +18,24 @@ FOLDER: Final = "/kept"
 _VOLUME: Final = "rollfleet-kept"
 
 
-def claim_for(jobs: Jobs, job: CollectorJob, size: str) -> str:
-    """Return the name of a job's claim: the one that it has on the cluster, or a new one.
+def claim_for(jobs: Jobs, job: CollectorJob, size: str | None) -> str | None:
+    """Return the name of a job's claim: the one that it has on the cluster, else a new one. None: no size, no claim.
 
     Raises:
-        JobInvalid: `size`, such as `1Gi`, is no quantity. The message has the one to write.
+        JobInvalid: `size`, such as `1Gi`, is no quantity, or 0. The message has the one to write.
     """
     try:
-        parse_bytes(size)
+        if size is not None and not parse_bytes(size):
+            raise ValueError(f"`{size}` keeps nothing; write e.g. `1Gi`")
     except ValueError as error:
         raise JobInvalid(f"--keep: {error}") from None
     try:
         found = claim_of(jobs.get(job.key if "namespace" in job.metadata.model_fields_set else job.metadata.name))
     except JobNotFound:
         found = None
-    return found or f"{job.metadata.name}-kept-{secrets.token_hex(3)}"
+    if found or size is None:
+        return found
+    return f"{job.metadata.name}-kept-{secrets.token_hex(3)}"
 
 
 def claim_of(job: JobView) -> str | None:
@@ -45,12 +48,12 @@ def mount(claim: str, pod: Manifest, container: Manifest) -> None:
     """Mount a claim in a container of a pod's spec. It becomes the working folder, in place of /tmp."""
     if container.get("workingDir", "/tmp") == "/tmp":
         container["workingDir"] = FOLDER
-    container["volumeMounts"] = [*container.get("volumeMounts", []), {"name": _VOLUME, "mountPath": FOLDER}]
-    pod["volumes"] = [*pod.get("volumes", []), {"name": _VOLUME, "persistentVolumeClaim": {"claimName": claim}}]
+    container["volumeMounts"] = [*(container.get("volumeMounts") or []), {"name": _VOLUME, "mountPath": FOLDER}]
+    pod["volumes"] = [*(pod.get("volumes") or []), _volume(claim)]
 
 
-def create_claim(jobs: Jobs, job: JobView, claim: str, size: str) -> None:
-    """Create a job's claim, unless it is there.
+def create_claim(jobs: Jobs, job: JobView, claim: str, size: str) -> bool:
+    """Create a job's claim. Return False if it is there: it keeps its size.
 
     Raises:
         ClusterError: The cluster refuses it. The learner's pod waits for it.
@@ -59,8 +62,10 @@ def create_claim(jobs: Jobs, job: JobView, claim: str, size: str) -> None:
         jobs.api.create(volume_claim(job, claim, size))
     except ClusterError as error:
         if error.reason != "AlreadyExists":
-            again = f"the learner of {job.key} waits for its volume: submit the job again, or delete it"
+            again = f"the learner of {job.key} waits for its volume: submit the job again"
             raise ClusterError(f"{error}; {again}", error.status, error.reason) from error
+        return False
+    return True
 
 
 def volume_claim(job: JobView, claim: str, size: str) -> Manifest:
@@ -78,6 +83,10 @@ def reader(job: JobView) -> Manifest:
     container = {"name": "worker", "volumeMounts": [{"name": _VOLUME, "mountPath": FOLDER, "readOnly": True}]}
     own = {key: value for key, value in _learner(job).items() if key not in ("initContainers", "resourceClaims")}
     return {"spec": own | {"affinity": {"podAffinity": preferred}, "containers": [container]}}
+
+
+def _volume(claim: str) -> Manifest:
+    return {"name": _VOLUME, "persistentVolumeClaim": {"claimName": claim}}
 
 
 def _learner(job: JobView) -> Manifest:

@@ -57,7 +57,7 @@ def test_a_learner_works_in_the_folder_of_its_volume(tmp_path: Path, container: 
     _, learner = pod(workloads.learner(keeping(tmp_path, **container), SETTINGS))
     assert mount(learner) == {"name": "rollfleet-kept", "mountPath": FOLDER}
     assert learner["workingDir"] == FOLDER
-    assert learner["command"] == ["python", "-u", "-m", "train"]
+    assert learner["command"] == ["python", "-P", "-u", "-m", "train"]
 
 
 def test_a_working_folder_and_mounts_of_the_users_stay(tmp_path: Path) -> None:
