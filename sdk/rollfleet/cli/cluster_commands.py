@@ -177,8 +177,13 @@ def fetch(
     if kubeconfig:
         os.environ["KUBECONFIG"] = str(kubeconfig)  # the collector's, too
     folder = to or Path(job.rpartition("/")[2])
-    count = copy(_jobs(context, namespace, kubeconfig), job, folder, context=context)
+    found = copy(_jobs(context, namespace, kubeconfig), job, folder, context=context)
+    for name, there in found.items():
+        if not there:
+            typer.echo(f"{name!r} was deleted or changed while it was read: fetch it again", err=True)
+    count = sum(found.values())
     typer.echo(f"{count} file{'s' * (count != 1)} in {folder}")
+    raise typer.Exit(int(count < len(found)))
 
 
 @app.command()

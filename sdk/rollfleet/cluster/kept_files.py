@@ -16,6 +16,7 @@ from rollfleet_api.views import JobView
 
 FOLDER: Final = "/kept"
 _VOLUME: Final = "rollfleet-kept"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def claim_for(jobs: Jobs, job: CollectorJob, size: str | None) -> str | None:
@@ -49,7 +50,7 @@ def mount(claim: str, pod: Manifest, container: Manifest) -> None:
     if container.get("workingDir", "/tmp") == "/tmp":
         container["workingDir"] = FOLDER
     container["volumeMounts"] = [*(container.get("volumeMounts") or []), {"name": _VOLUME, "mountPath": FOLDER}]
-    pod["volumes"] = [*(pod.get("volumes") or []), _volume(claim)]
+    pod["volumes"] = [*(pod.get("volumes") or []), {"name": _VOLUME, "persistentVolumeClaim": {"claimName": claim}}]
 
 
 def create_claim(jobs: Jobs, job: JobView, claim: str, size: str) -> bool:
@@ -76,17 +77,27 @@ def volume_claim(job: JobView, claim: str, size: str) -> Manifest:
 
 
 def reader(job: JobView) -> Manifest:
-    """Return the template of a worker that reads a job's files: a pod like its learner's, and beside a running one."""
+    """Return the template of a worker that reads a job's files: a pod like its learner's, and beside a running one.
+
+    It has the resources of the job's workers, without GPUs: a quota may refuse pods without any.
+    """
+    pod, resources = _learner(job), (job.spec.model_extra or {}).get("resources") or {}
     learner = {"matchLabels": {JOB_LABEL: job.metadata.name, ROLE_LABEL: "learner"}}
-    beside = {"topologyKey": "kubernetes.io/hostname", "labelSelector": learner}
-    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": beside}]}
-    container = {"name": "worker", "volumeMounts": [{"name": _VOLUME, "mountPath": FOLDER, "readOnly": True}]}
-    own = {key: value for key, value in _learner(job).items() if key not in ("initContainers", "resourceClaims")}
-    return {"spec": own | {"affinity": {"podAffinity": preferred}, "containers": [container]}}
-
-
-def _volume(claim: str) -> Manifest:
-    return {"name": _VOLUME, "persistentVolumeClaim": {"claimName": claim}}
+    beside = {"weight": 100, "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "labelSelector": learner}}
+    affinity = pod.get("affinity") or {}
+    near = affinity.get("podAffinity") or {}
+    container = {
+        "name": "worker",
+        "resources": {key: value for key, value in resources.items() if key != "gpu"},
+        "securityContext": pod["containers"][0].get("securityContext") or {},
+        "volumeMounts": [{"name": _VOLUME, "mountPath": FOLDER, "readOnly": True}],
+    }
+    own = {
+        "affinity": affinity | {"podAffinity": near | {_PREFERRED: [*(near.get(_PREFERRED) or []), beside]}},
+        "containers": [container],
+        "volumes": [each for each in pod["volumes"] if each.get("name") == _VOLUME],
+    }
+    return {"spec": {key: value for key, value in pod.items() if key not in ("initContainers", "resourceClaims")} | own}
 
 
 def _learner(job: JobView) -> Manifest:
