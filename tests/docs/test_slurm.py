@@ -1,5 +1,6 @@
 """docs/slurm.md, followed step by step, without Slurm: the test starts the tasks of the array."""
 
+from tests.api.job_data import job_data
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,18 +12,8 @@ from tests.job_server import Server
 from tests.pages import blocks, environ
 
 WORKERS = 3
-JOB = {
-    "apiVersion": "rollfleet.dev/v1alpha1",
-    "kind": "CollectorJob",
-    "metadata": {"name": "cartpole"},
-    "spec": {
-        "workers": WORKERS,
-        "mode": "Sync",
-        "env": {"id": "CartPole-v1"},
-        "policy": {"random": {}},
-        "collect": {"framesPerBatch": 96, "totalFrames": 960},
-    },
-}
+COLLECT = {"framesPerBatch": 96, "totalFrames": 960}
+JOB = job_data(workers=WORKERS, mode="Sync", policy={"random": {}}, collect=COLLECT)
 LEARNER = """
 import rollfleet
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import yaml
+from tests.api.job_data import job_data
 
 from rollfleet.nats.link import Link
 from rollfleet_api.address import Address
@@ -175,19 +176,8 @@ class Workplace:
 
     def write_job(self, **spec: object) -> Path:
         """Write job.yaml: the smallest job `test`, with these fields of the spec, in camelCase."""
-        smallest = {
-            "workers": 1,
-            "env": {"id": "CartPole-v1"},
-            "policy": {"random": {}},
-            "collect": {"framesPerBatch": 64, "totalFrames": 640},
-        }
-        job = {
-            "apiVersion": "rollfleet.dev/v1alpha1",
-            "kind": "CollectorJob",
-            "metadata": {"name": "test"},
-            "spec": smallest | spec,
-        }
-        return self.write("job.yaml", yaml.safe_dump(job))
+        smallest = {"workers": 1, "policy": {"random": {}}, "collect": {"framesPerBatch": 64, "totalFrames": 640}}
+        return self.write("job.yaml", yaml.safe_dump(job_data({"name": "test"}, **smallest | spec)))
 
     def start(self, *arguments: str, terminal: bool = False, environ: Mapping[str, str] | None = None) -> Program:
         """Start `rollfleet` with these arguments; `environ` adds to the environment."""
