@@ -135,7 +135,7 @@ def server(tmp_path: Path) -> "Iterator[Server]":
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> "Iterator[Workplace]":
-    """Provide a folder for a job; after the test, end every process that was started in it."""
+    """Provide a folder for a job; after the test, end what was started in it, and still runs."""
     from tests.sdk.cli.program import Workplace
 
     temporary = tmp_path / "temporary"

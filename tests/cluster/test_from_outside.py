@@ -109,9 +109,7 @@ def test_the_notebook_trains_on_the_cluster_and_explains_its_job(
 def test_a_learner_joins_a_job_through_the_api_server(lab: Lab, as_user: Path) -> None:
     jobs = Jobs()
     collect = {"framesPerBatch": 64, "totalFrames": 640}
-    job = job_data(
-        {"name": "joined"}, workers=1, policy={"random": {}}, collect=collect, delivery={"maxBytes": "64Mi"}
-    )
+    job = job_data({"name": "joined"}, workers=1, policy={"random": {}}, collect=collect, delivery={"maxBytes": "64Mi"})
     jobs.submit(job)
     with connect("joined") as collector:
         assert len(list(collector)) == 10

@@ -1,6 +1,5 @@
 """docs/slurm.md, followed step by step, without Slurm: the test starts the tasks of the array."""
 
-from tests.api.job_data import job_data
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,6 +7,7 @@ from textwrap import dedent
 
 import pytest
 import yaml
+from tests.api.job_data import job_data
 from tests.job_server import Server
 from tests.pages import blocks, environ
 
