@@ -233,6 +233,10 @@ class WorkersCollector(FleetCollector):
                 found |= {f"worker_{index}/frames": worker.frames, f"worker_{index}/batches": worker.batches}
         return found
 
+    def fake_tensordict(self) -> Any:
+        """Raise NotImplementedError, as in TorchRL."""
+        raise NotImplementedError("fake_tensordict is available for a Collector in this process only")
+
     def set_post_collect_hook(self, hook: Any) -> None:
         """Raise NotImplementedError: workers get their hooks when they start."""
         raise NotImplementedError("pass post_collect_hook to the constructor: workers get it when they start")

@@ -150,8 +150,10 @@ def test_an_unknown_argument_in_collector_kwargs_is_refused() -> None:
         DistributedCollector([pendulum], frames_per_batch=10, collector_kwargs={"frame_per_batch": 20})
 
 
-def test_a_shutdown_that_is_refused_stops_nothing() -> None:
+def test_calls_that_are_refused_stop_nothing() -> None:
     with running(MultiAsyncCollector([pendulum], frames_per_batch=10, total_frames=10)) as collector:
+        with pytest.raises(NotImplementedError, match="fake_tensordict is available for a Collector in this process"):
+            collector.fake_tensordict()
         with pytest.raises(RuntimeError, match="without closing"):
             collector.shutdown(close_env=False)
         assert len(list(collector)) == 1
