@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,9 +134,16 @@ def server(tmp_path: Path) -> "Iterator[Server]":
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def project(repository: Path) -> dict[str, Any]:
+    """The table `project` of pyproject.toml."""
+    content: dict[str, Any] = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    return content
+
+
 @pytest.fixture
 def workplace(tmp_path: Path) -> "Iterator[Workplace]":
-    """Provide a folder for a job; after the test, end every process that was started in it."""
+    """Provide a folder for a job; after the test, end what was started in it, and still runs."""
     from tests.sdk.cli.program import Workplace
 
     temporary = tmp_path / "temporary"

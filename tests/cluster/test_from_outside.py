@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.api.job_data import job_data
 from tests.cluster.lab import Lab, run
 from tests.notebooks import shown_by
 from tests.running import running
@@ -107,15 +108,9 @@ def test_the_notebook_trains_on_the_cluster_and_explains_its_job(
 
 def test_a_learner_joins_a_job_through_the_api_server(lab: Lab, as_user: Path) -> None:
     jobs = Jobs()
-    spec = {
-        "workers": 1,
-        "env": {"id": "CartPole-v1"},
-        "policy": {"random": {}},
-        "collect": {"framesPerBatch": 64, "totalFrames": 640},
-        "delivery": {"maxBytes": "64Mi"},
-    }
-    kind = {"apiVersion": "rollfleet.dev/v1alpha1", "kind": "CollectorJob"}
-    jobs.submit({**kind, "metadata": {"name": "joined"}, "spec": spec})
+    collect = {"framesPerBatch": 64, "totalFrames": 640}
+    job = job_data({"name": "joined"}, workers=1, policy={"random": {}}, collect=collect, delivery={"maxBytes": "64Mi"})
+    jobs.submit(job)
     with connect("joined") as collector:
         assert len(list(collector)) == 10
         assert collector.stats().missed == 0
@@ -151,10 +146,9 @@ def test_a_program_of_torchrl_trains_in_pods_unchanged(lab: Lab, as_user: Path, 
 @pytest.mark.skipif(os.environ.get("VOLUMES") != "true", reason="this cluster has no class of volumes")
 def test_a_learners_files_are_fetched_after_its_end(lab: Lab, as_user: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(KEEPING)
-    spec = {"env": {"id": "CartPole-v1"}, "policy": {"random": {}}, "delivery": {"maxBytes": "64Mi"}}
-    spec["collect"] = {"framesPerBatch": 64, "totalFrames": 64}
-    kind = {"apiVersion": "rollfleet.dev/v1alpha1", "kind": "CollectorJob"}
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump({**kind, "metadata": {"name": "keeping"}, "spec": spec}))
+    collect = {"framesPerBatch": 64, "totalFrames": 64}
+    job = job_data({"name": "keeping"}, policy={"random": {}}, collect=collect, delivery={"maxBytes": "64Mi"})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     for command in (
         ["submit", "job.yaml", "--learner", "train.py", "--keep", "16Mi", "--follow"],
         ["fetch", "keeping", "--to", "mine"],

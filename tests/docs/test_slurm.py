@@ -7,22 +7,13 @@ from textwrap import dedent
 
 import pytest
 import yaml
+from tests.api.job_data import job_data
 from tests.job_server import Server
 from tests.pages import blocks, environ
 
 WORKERS = 3
-JOB = {
-    "apiVersion": "rollfleet.dev/v1alpha1",
-    "kind": "CollectorJob",
-    "metadata": {"name": "cartpole"},
-    "spec": {
-        "workers": WORKERS,
-        "mode": "Sync",
-        "env": {"id": "CartPole-v1"},
-        "policy": {"random": {}},
-        "collect": {"framesPerBatch": 96, "totalFrames": 960},
-    },
-}
+COLLECT = {"framesPerBatch": 96, "totalFrames": 960}
+JOB = job_data(workers=WORKERS, mode="Sync", policy={"random": {}}, collect=COLLECT)
 LEARNER = """
 import rollfleet
 

@@ -290,10 +290,8 @@ class LiveRun:
                 if process.previous:
                     write_log(self.folder, name, process.previous.last_output(LAST_LINES), previous=True)
         except OSError as error:
-            self._warn(
-                f"the run is not saved: {error.filename or self.folder}: {error.strerror}; correct this while the run "
-                f"goes on, and nothing is lost"
-            )
+            cure = "" if self._ended else "; correct this while the run goes on, and nothing is lost"
+            self._warn(f"the run is not saved: {error.filename or self.folder}: {error.strerror}{cure}")
 
 
 def _of_process(process: _Process, error: str = "") -> dict[str, object]:

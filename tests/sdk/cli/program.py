@@ -23,9 +23,12 @@ from pathlib import Path
 from textwrap import dedent
 
 import yaml
+from tests.api.job_data import job_data
+from tests.job_server import Server
 
 from rollfleet.nats.link import Link
 from rollfleet_api.address import Address
+from rollfleet_api.permissions import Role
 
 # The size of another terminal than its own would win over that of its own.
 NOT_INHERITED = ("ROLLFLEET_", "COLUMNS", "LINES")
@@ -175,19 +178,8 @@ class Workplace:
 
     def write_job(self, **spec: object) -> Path:
         """Write job.yaml: the smallest job `test`, with these fields of the spec, in camelCase."""
-        smallest = {
-            "workers": 1,
-            "env": {"id": "CartPole-v1"},
-            "policy": {"random": {}},
-            "collect": {"framesPerBatch": 64, "totalFrames": 640},
-        }
-        job = {
-            "apiVersion": "rollfleet.dev/v1alpha1",
-            "kind": "CollectorJob",
-            "metadata": {"name": "test"},
-            "spec": smallest | spec,
-        }
-        return self.write("job.yaml", yaml.safe_dump(job))
+        smallest = {"workers": 1, "policy": {"random": {}}, "collect": {"framesPerBatch": 64, "totalFrames": 640}}
+        return self.write("job.yaml", yaml.safe_dump(job_data({"name": "test"}, **smallest | spec)))
 
     def start(self, *arguments: str, terminal: bool = False, environ: Mapping[str, str] | None = None) -> Program:
         """Start `rollfleet` with these arguments; `environ` adds to the environment."""
@@ -204,6 +196,12 @@ class Workplace:
     def run(self, *arguments: str, terminal: bool = False) -> Program:
         """Start `rollfleet run job.yaml`, with these arguments after it."""
         return self.start("run", "job.yaml", *arguments, terminal=terminal)
+
+    def start_worker(self, server: Server, *arguments: str, **environ: str) -> Program:
+        """Start `rollfleet worker` for the server's job; it can import the modules of the folder."""
+        path = os.pathsep.join((str(self.folder), os.environ.get("PYTHONPATH", "")))
+        variables = {**server.address(Role.WORKER).variables(), "PYTHONPATH": path}
+        return self.start("worker", *arguments, environ=variables | environ)
 
     def wait_for_nats_port(self) -> int:
         """Return the port of the nats-server of a running command."""
@@ -224,18 +222,24 @@ class Workplace:
         self._links.append(link)
         return link
 
-    def assert_nothing_is_left(self, *, within_s: float = 0.0) -> None:
+    def assert_nothing_is_left(self) -> None:
         """Assert that no process of the commands and no temporary file is left."""
         for program in self._programs:
-            program.assert_nothing_runs(within_s=within_s)
+            program.assert_nothing_runs()
         # The import of tensordict creates a cache folder of torch.
         assert not [path for path in self.temporary.iterdir() if not path.name.startswith("torchinductor_")]
 
     def end(self) -> None:
+        """End what still runs. Commands that have all ended, none of them by a signal, have left nothing."""
         for link in self._links:
             link.close()
-        for program in self._programs:
-            program.end()
+        codes = [program.process.poll() for program in self._programs]
+        try:
+            if all(code is not None and code >= 0 for code in codes):
+                self.assert_nothing_is_left()
+        finally:
+            for program in self._programs:
+                program.end()
 
 
 def _fields(file: Path) -> list[str]:

@@ -5,9 +5,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.api.job_data import job_data
 from tests.sdk.cluster.namespace import Namespace
 from typer.testing import CliRunner, Result
 
@@ -16,12 +16,7 @@ from rollfleet.cli.main import app
 from rollfleet_api.address import JOB as JOB_NAME
 from rollfleet_api.address import URL
 
-JOB: dict[str, Any] = {
-    "apiVersion": "rollfleet.dev/v1alpha1",
-    "kind": "CollectorJob",
-    "metadata": {"name": "cartpole"},
-    "spec": {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}},
-}
+JOB = job_data()
 Rollfleet = Callable[..., Result]
 
 

@@ -1,6 +1,5 @@
 """A worker that gets SIGTERM, as before the drain of a node, loses no collected frames."""
 
-import os
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +9,6 @@ from tests.sdk.cli.program import Program, Workplace
 
 from rollfleet import Collector
 from rollfleet_api.messages import Control, LearnerPhase, pack
-from rollfleet_api.permissions import Role
 
 Connect = Callable[..., Collector]
 
@@ -51,9 +49,7 @@ def start(workplace: Workplace, server: Server, **spec: Any) -> Program:
     admin = server.link()
     control = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0)
     admin.call(admin.js.publish(server.subjects.control, pack(control)))
-    python_path = os.pathsep.join((str(workplace.folder), os.environ.get("PYTHONPATH", "")))
-    environ = {**server.address(Role.WORKER).variables(), "PYTHONPATH": python_path}
-    program = workplace.start("worker", "--index", "0", environ=environ)
+    program = workplace.start_worker(server, "--index", "0")
     program.wait_for("25 steps")
     return program
 

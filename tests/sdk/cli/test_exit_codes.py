@@ -4,21 +4,15 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
+from tests.api.job_data import job_data
 from typer.testing import CliRunner
 
 from rollfleet.cli import main, record_program
 from rollfleet.cli.main import app
 from rollfleet_api import exit_codes
 
-JOB = """
-apiVersion: rollfleet.dev/v1alpha1
-kind: CollectorJob
-metadata: {name: test}
-spec:
-  env: {id: CartPole-v1}
-  policy: {random: {}}
-  collect: {framesPerBatch: 64}
-"""
+JOB = yaml.safe_dump(job_data({"name": "test"}, policy={"random": {}}))
 
 
 @pytest.fixture
@@ -57,7 +51,7 @@ def table(repository: Path) -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     ("command", "code", "text"),
     [
-        ("validate job.yaml", 0, "job.yaml:2: test is valid"),
+        ("validate job.yaml", 0, "job.yaml:1: test is valid"),
         ("validate wrong.yaml", 1, "spec.collect"),
         ("run wrong.yaml", 1, "spec.collect"),
         ("run binary.yaml", 1, "not text in UTF-8"),

@@ -91,7 +91,6 @@ def test_a_worker_that_is_killed_comes_back_and_no_frame_is_counted_twice(workpl
     assert record["frames"] == record["distinct"]
     assert record["frames"] in (64 * 200, 64 * 200 + half)
     assert sorted(map(tuple, record["incarnations"])) == [(0, 0), (1, 0), (1, 1)]
-    workplace.assert_nothing_is_left()
 
 
 @pytest.mark.slow
@@ -120,7 +119,6 @@ def test_a_worker_that_is_killed_while_it_publishes_a_large_batch_leaves_no_part
     assert record["frames"] == record["distinct"] == 32 * 20
     assert record["incarnations"][0] == [0, 0]
     assert record["incarnations"][-1] == [0, incarnations - 1]
-    workplace.assert_nothing_is_left()
 
 
 def _has_partial_batch(link: Link) -> bool:
@@ -152,7 +150,6 @@ def test_child_processes_of_a_killed_worker_end_too(workplace: Workplace) -> Non
     program.kill_worker(0)
     assert program.wait() == 1
     assert "worker 0 ended: killed by SIGKILL" in program.output
-    workplace.assert_nothing_is_left()
 
 
 @pytest.mark.slow
@@ -200,7 +197,6 @@ def test_a_broken_environment_ends_the_run_after_the_restarts_that_the_job_allow
     assert program.output.count(cause) == 2
     assert program.output.count("worker 0 restarts (1 of 1)") == 1
     assert "gave up on worker 0 after 1 restart\n" in program.output
-    workplace.assert_nothing_is_left()
 
 
 def test_an_environment_that_fails_its_first_reset_ends_the_run_at_once(workplace: Workplace) -> None:
@@ -219,7 +215,6 @@ def test_an_environment_that_fails_its_first_reset_ends_the_run_at_once(workplac
     assert program.wait() == 1
     assert "worker 0 ended: exit code 2; its last line: OSError: the simulator is gone" in program.output
     assert "restarts" not in program.output
-    workplace.assert_nothing_is_left()
 
 
 def test_a_worker_whose_start_fails_is_started_again(
@@ -245,30 +240,6 @@ def test_a_worker_whose_start_fails_is_started_again(
 
 
 @pytest.mark.slow
-def test_an_environment_that_breaks_once_does_not_end_the_run(workplace: Workplace) -> None:
-    workplace.write(
-        "shaky.py",
-        """
-        from pathlib import Path
-        from gymnasium.envs.classic_control import CartPoleEnv
-
-        class Shaky(CartPoleEnv):
-            def step(self, action):
-                if not Path("broke").exists():
-                    Path("broke").touch()
-                    raise OSError("the simulator is gone")
-                return super().step(action)
-        """,
-    )
-    workplace.write_job(env={"entrypoint": "shaky:Shaky"})
-    program = workplace.run()
-    program.wait_for("its last line: OSError: the simulator is gone")
-    assert program.wait() == 0
-    assert "test: 640 frames" in program.output
-    workplace.assert_nothing_is_left()
-
-
-@pytest.mark.slow
 def test_an_environment_that_cannot_be_built_ends_the_run_at_once(workplace: Workplace) -> None:
     workplace.write("learner.py", "import rollfleet\nwith rollfleet.connect() as c:\n  next(c)\n")
     workplace.write_job(env={"entrypoint": "nowhere:make"}, policy={"random": {}})
@@ -280,7 +251,6 @@ def test_an_environment_that_cannot_be_built_ends_the_run_at_once(workplace: Wor
     assert "Traceback" not in program.output
     assert program.output.count("its last line:") == 1
     assert "restarts" not in program.output
-    workplace.assert_nothing_is_left()
 
 
 @pytest.mark.slow
@@ -297,7 +267,6 @@ def test_without_a_learner_an_environment_that_cannot_be_built_is_reported_in_a_
     assert program.wait() == 1
     assert re.search("environment entrypoint 'environment:make'.* OSError: no display here", program.output)
     assert "Traceback" not in program.output
-    workplace.assert_nothing_is_left()
 
 
 @pytest.mark.slow
@@ -319,7 +288,6 @@ def test_weights_that_do_not_fit_end_the_run_at_once_and_the_parameter_is_named(
     assert "Traceback" not in program.output
     assert program.output.count("its last line:") == 1
     assert "restarts" not in program.output
-    workplace.assert_nothing_is_left()
 
 
 def test_a_policy_that_never_worked_ends_the_run_at_once_with_its_own_traceback(workplace: Workplace) -> None:
@@ -332,4 +300,3 @@ def test_a_policy_that_never_worked_ends_the_run_at_once_with_its_own_traceback(
     program.wait_for(r"AttributeError: 'Tensor' object has no attribute 'nonsense'")
     assert program.wait(timeout_s=PATIENCE_S) == 1
     assert "restarts" not in program.output
-    workplace.assert_nothing_is_left()

@@ -28,7 +28,6 @@ def test_without_a_learner_batches_are_counted_until_the_total(
     assert last.startswith("test: 640 frames (")
     assert "/s), 10 batches, mean return " in last
     assert f", version {version}, lag 0, dropped 0; workers: 0 Complete" in last
-    workplace.assert_nothing_is_left()
 
 
 @pytest.mark.slow
@@ -53,7 +52,6 @@ def test_a_learner_gets_its_arguments_and_the_options_of_the_command_line(workpl
     assert "arguments ['--rate', '0.5', '-v']" in lines
     assert "workers 2 seed 7" in lines
     assert "frames 640 from workers [0, 1]" in lines
-    workplace.assert_nothing_is_left()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +69,6 @@ def test_a_learner_that_fails_ends_the_run_and_its_end_is_named(workplace: Workp
     assert program.wait() == 1
     assert ("Traceback (most recent call last):" in program.output) == ("LookupError" in learner)
     assert f"learner ended: {end}" in program.output
-    workplace.assert_nothing_is_left()
 
 
 @pytest.mark.slow
@@ -97,7 +94,6 @@ def test_an_external_nats_server_is_used_and_left_as_it_was(workplace: Workplace
     }
     assert program.wait() == 0
     assert not link.call(link.js.streams_info())
-    workplace.assert_nothing_is_left()
 
 
 def test_a_missing_nats_server_is_named_in_time(workplace: Workplace) -> None:
@@ -110,7 +106,6 @@ def test_a_missing_nats_server_is_named_in_time(workplace: Workplace) -> None:
     assert f"NATS at 127.0.0.1:{port} did not accept us within 10 s" in program.output
     assert "secret" not in program.output
     assert "Traceback" not in program.output
-    workplace.assert_nothing_is_left()
 
 
 def test_an_unknown_environment_is_one_line_before_anything_starts(workplace: Workplace) -> None:
@@ -120,7 +115,6 @@ def test_an_unknown_environment_is_one_line_before_anything_starts(workplace: Wo
     assert program.output.startswith("job.yaml: spec.env.id: `CartPol-v1` is not a registered environment: ")
     assert "Install its package, or write `module:CartPol-v1` if a module registers it when imported" in program.output
     assert program.output.count("\n") == 1
-    workplace.assert_nothing_is_left()
 
 
 def test_without_an_installed_nats_server_the_error_says_how_to_get_one(

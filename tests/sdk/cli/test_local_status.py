@@ -3,22 +3,12 @@
 import pytest
 
 from rollfleet.cli.local_status import ADVICE, STOPPED, diagnosis, final_status, job_view, running_status
+from rollfleet.testing import small_job
 from rollfleet_api.diagnosis import Diagnosis
-from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.status import CollectorJobStatus, ConditionType
 
-JOB = CollectorJob.model_validate(
-    {
-        "metadata": {"name": "test"},
-        "spec": {
-            "workers": 2,
-            "env": {"id": "CartPole-v1"},
-            "policy": {"random": {}},
-            "collect": {"framesPerBatch": 64},
-        },
-    }
-)
+JOB = small_job(workers=2)
 
 
 def running(

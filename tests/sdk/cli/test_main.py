@@ -5,19 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from tests.api.job_data import job_data
 from typer.testing import CliRunner
 
 from rollfleet.cli.main import app
 
-JOB = """
-apiVersion: rollfleet.dev/v1alpha1
-kind: CollectorJob
-metadata: {name: test}
-spec:
-  env: {id: CartPole-v1}
-  policy: {random: {}}
-  collect: {framesPerBatch: 64}
-"""
+JOB = yaml.safe_dump(job_data({"name": "test"}))
 
 
 @pytest.fixture
@@ -34,7 +28,7 @@ def test_validate_reads_files_and_standard_input(cli: CliRunner, tmp_path: Path)
     assert "other is valid" in result.output
 
 
-@pytest.mark.parametrize("text", [f"{JOB}---{JOB}", ""])
+@pytest.mark.parametrize("text", [f"{JOB}---\n{JOB}", ""])
 def test_run_takes_a_file_with_one_job(cli: CliRunner, tmp_path: Path, text: str) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(text)

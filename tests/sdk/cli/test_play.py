@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from tests.api.job_data import job_data
 
 import rollfleet
 from rollfleet.cli.play import play
@@ -64,13 +65,8 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_job(file: Path, *, hidden: int = 4, length: int = 5) -> Path:
-    spec = {
-        "env": {"entrypoint": "steps_env:Steps", "kwargs": {"length": length}, "numEnvs": 2},
-        "policy": {"mlp": {"hidden": [hidden]}},
-        "collect": {"framesPerBatch": 64},
-    }
-    job = {"apiVersion": "rollfleet.dev/v1alpha1", "kind": "CollectorJob", "metadata": {"name": "test"}, "spec": spec}
-    file.write_text(yaml.safe_dump(job))
+    env = {"entrypoint": "steps_env:Steps", "kwargs": {"length": length}, "numEnvs": 2}
+    file.write_text(yaml.safe_dump(job_data(env=env, policy={"mlp": {"hidden": [hidden]}})))
     return file
 
 

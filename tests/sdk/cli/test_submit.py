@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.api.job_data import job_data
 from tests.sdk.cluster.log_server import serving
 from tests.sdk.cluster.namespace import Namespace
 from typer.testing import CliRunner, Result
@@ -22,12 +23,7 @@ from rollfleet.cluster.kept_files import claim_of
 from rollfleet.errors import ClusterError
 
 Submit = Callable[..., Result]
-JOB: dict[str, Any] = {
-    "apiVersion": "rollfleet.dev/v1alpha1",
-    "kind": "CollectorJob",
-    "metadata": {"name": "cartpole"},
-    "spec": {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}},
-}
+JOB = job_data()
 
 
 @pytest.fixture

@@ -103,7 +103,6 @@ def test_a_run_is_seen_and_saved_from_its_start_to_its_end(workplace: Workplace)
 
     program.process.terminate()
     assert program.wait() == 143
-    workplace.assert_nothing_is_left()
     saved = workplace.start("ui", "runs")
     api = Api(saved)
     (row,) = api.get("jobs")
@@ -143,7 +142,6 @@ def test_a_taken_port_is_one_line(workplace: Workplace) -> None:
         assert program.wait() == 1
     last = program.output.splitlines()[-1]
     assert last == f"port {port}: address already in use; write another port, or 0 for a free one"
-    workplace.assert_nothing_is_left()
 
 
 def test_without_the_token_the_page_is_closed(workplace: Workplace) -> None:

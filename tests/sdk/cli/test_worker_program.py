@@ -1,6 +1,5 @@
 """`rollfleet worker`, as a pod starts it."""
 
-import os
 import signal
 import socket
 import threading
@@ -18,7 +17,6 @@ from rollfleet.nats.streams import deprovision
 from rollfleet_api.address import CREDENTIALS, JOB, JOB_COMPLETION_INDEX, THREADS, URL, WORKER
 from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_GONE, EXIT_PERMANENT, EXIT_REPLACED
 from rollfleet_api.messages import Control, LearnerPhase, Lease, WorkerState, WorkerStatus, pack, unpack
-from rollfleet_api.permissions import Role
 
 
 @pytest.mark.parametrize(
@@ -69,8 +67,7 @@ def test_a_worker_without_a_place_in_a_job_names_the_reason(
 ) -> None:
     if workers:
         server.provision(workers=workers)
-    environ = server.address(Role.WORKER).variables()
-    program = workplace.start("worker", "--index", "3", "--timeout", "0.5", environ=environ)
+    program = workplace.start_worker(server, "--index", "3", "--timeout", "0.5")
     assert program.wait() == code
     assert reason in program.output
     assert "Traceback" not in program.output
@@ -79,7 +76,7 @@ def test_a_worker_without_a_place_in_a_job_names_the_reason(
 def test_a_worker_that_waits_for_its_job_stops_at_sigterm(workplace: Workplace, server: Server) -> None:
     link = server.link()
     asked = _subscribed(link, f"$JS.API.DIRECT.GET.{server.subjects.state_stream}.>", lambda _: True)
-    program = workplace.start("worker", "--index", "0", environ=server.address(Role.WORKER).variables())
+    program = workplace.start_worker(server, "--index", "0")
     assert asked.wait(60)
     program.process.send_signal(signal.SIGTERM)
     assert program.wait() == 143  # at its timeout it would end with another code
@@ -127,7 +124,7 @@ def test_each_end_of_a_job_has_its_exit_code(
         server.subjects.worker(0),
         lambda data: unpack(WorkerStatus, data).state is WorkerState.WAITING_FOR_LEARNER,
     )
-    program = workplace.start("worker", "--index", "0", environ=server.address(Role.WORKER).variables())
+    program = workplace.start_worker(server, "--index", "0")
     assert waits.wait(60)
     end(link)
     assert program.wait() == code
@@ -164,9 +161,7 @@ def test_a_worker_stops_at_sigterm_also_in_the_middle_of_a_step(
         return states[-1] is WorkerState.COLLECTING
 
     heard = _subscribed(link, server.subjects.worker(0), collecting)
-    python_path = os.pathsep.join((str(workplace.folder), os.environ.get("PYTHONPATH", "")))
-    environ = {**server.address(Role.WORKER).variables(), "PYTHONPATH": python_path}
-    program = workplace.start("worker", "--index", "0", environ=environ)
+    program = workplace.start_worker(server, "--index", "0")
     program.wait_for("a long step begins")
     assert heard.wait(60)
     assert states[0] is WorkerState.STARTING
@@ -193,9 +188,7 @@ def test_a_function_that_builds_environments_can_read_the_workers_index(workplac
     server.provision(
         workers=2, env={"entrypoint": "each_its_own:make", "vectorization": "Async"}, policy={"random": {}}
     )
-    python_path = os.pathsep.join((str(workplace.folder), os.environ.get("PYTHONPATH", "")))
-    environ = {**server.address(Role.WORKER).variables(), "PYTHONPATH": python_path, JOB_COMPLETION_INDEX: "1"}
-    program = workplace.start("worker", environ=environ)
+    program = workplace.start_worker(server, **{JOB_COMPLETION_INDEX: "1"})
     program.wait_for("built: Acrobot-v1")
 
 
@@ -219,9 +212,7 @@ def test_warnings_are_hidden_unless_asked_for(workplace: Workplace, server: Serv
         """,
     )
     server.provision(env={"entrypoint": "odd:Odd"}, policy={"random": {}})
-    python_path = os.pathsep.join((str(workplace.folder), os.environ.get("PYTHONPATH", "")))
-    environ = {**server.address(Role.WORKER).variables(), "PYTHONPATH": python_path, **asked}
-    program = workplace.start("worker", "--index", "0", environ=environ)
+    program = workplace.start_worker(server, "--index", "0", **asked)
     program.wait_for("it is built")
     program.process.send_signal(signal.SIGTERM)
     program.wait()

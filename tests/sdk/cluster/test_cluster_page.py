@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.api.job_data import job_data
 from tests.control.api_server.lab import RunningOperator, quick
 from tests.control.api_server.viewer import account_token
 from tests.control.chart.helm import Helm
@@ -33,12 +34,6 @@ from rollfleet_api.kubernetes_names import OPERATORS
 
 RBAC = "rbac.authorization.k8s.io"
 LABELS = dict(each.split("=") for each in OPERATORS.split(","))
-JOB = {
-    "apiVersion": "rollfleet.dev/v1alpha1",
-    "kind": "CollectorJob",
-    "metadata": {"name": "cartpole"},
-    "spec": {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}},
-}
 
 
 class Installation:
@@ -85,7 +80,7 @@ class Installation:
 
 @pytest.fixture
 def installation(api_server: ApiServer, api: ClusterApi, jobs: Jobs, tmp_path: Path) -> Iterator[Installation]:
-    jobs.submit(JOB)
+    jobs.submit(job_data())
     installation = Installation(api_server, api, tmp_path)
     installation.start()
     installation.add_pod("rollfleet-7d4b9c-first")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tensordict import TensorDict
+from tests.api.job_data import job_data
 from tests.control.kubernetes import ApiServer
 from tests.faults.fleet import Proxy
 from tests.job_server import Server, WorkerThread
@@ -20,7 +21,6 @@ from rollfleet.cluster.api import ClusterApi
 from rollfleet.cluster.job_address import JobAddress
 from rollfleet.errors import ClusterError, ConnectionFailed, JobNotFound
 from rollfleet_api.address import JOB, URL
-from rollfleet_api.job import KIND
 from rollfleet_api.permissions import Role
 
 OTHER_TOKEN = "of-user-other"  # the server's user without rights
@@ -172,9 +172,7 @@ def test_credentials_are_files_of_this_user_alone_and_follow_the_secret(
 def test_a_job_that_does_not_exist_and_one_without_an_operator_are_named(api: ClusterApi) -> None:
     with pytest.raises(JobNotFound, match=f"the cluster has no job {api.namespace}/test"):
         rollfleet.connect(f"{api.namespace}/test")
-    spec = {"env": {"id": "CartPole-v1"}, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
-    metadata = {"name": "test", "namespace": api.namespace}
-    api.create({"apiVersion": "rollfleet.dev/v1alpha1", "kind": KIND, "metadata": metadata, "spec": spec})
+    api.create(job_data({"name": "test", "namespace": api.namespace}))
     with pytest.raises(ClusterError, match=f"the operator has not created Secret {api.namespace}/test-learner-nats"):
         rollfleet.connect(f"{api.namespace}/test", timeout_s=0)
 

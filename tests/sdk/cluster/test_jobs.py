@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.api.job_data import job_data
 from tests.sdk.cluster.log_server import serving
 from tests.sdk.cluster.namespace import Namespace
 
@@ -14,13 +15,7 @@ from rollfleet import CollectorJob, Jobs
 from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound, Timeout
 
 NOW = "2026-11-21T12:00:00Z"
-SPEC: dict[str, Any] = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
-JOB: dict[str, Any] = {
-    "apiVersion": "rollfleet.dev/v1alpha1",
-    "kind": "CollectorJob",
-    "metadata": {"name": "cartpole"},
-    "spec": SPEC,
-}
+JOB = job_data()
 
 
 def condition(kind: str, reason: str = "", message: str = "") -> dict[str, str]:
@@ -41,8 +36,8 @@ def test_a_job_is_submitted_from_a_model_a_dict_or_a_file(
 
 
 def test_a_submitted_job_replaces_what_was_submitted_before(jobs: Jobs) -> None:
-    jobs.submit(JOB | {"spec": SPEC | {"workers": 4, "source": {"configMap": "code"}}})
-    again = jobs.submit(JOB | {"spec": SPEC | {"workers": 3}})
+    jobs.submit(job_data(workers=4, source={"configMap": "code"}))
+    again = jobs.submit(job_data(workers=3))
     assert (again.spec.workers, again.metadata.generation) == (3, 2)
     assert (again.spec.model_extra or {})["env"]["id"] == "CartPole-v1"
     found: Any = jobs.api.get("CollectorJob", jobs.api.namespace, "cartpole")
@@ -51,7 +46,7 @@ def test_a_submitted_job_replaces_what_was_submitted_before(jobs: Jobs) -> None:
 
 def test_mistakes_are_found_before_anything_is_sent(jobs: Jobs, tmp_path: Path) -> None:
     with pytest.raises(JobInvalid, match="workers"):
-        jobs.submit(JOB | {"spec": SPEC | {"workers": 0}})
+        jobs.submit(job_data(workers=0))
     with pytest.raises(JobInvalid, match="No such file"):
         jobs.submit(tmp_path / "missing.yaml")
     assert jobs.list() == ()

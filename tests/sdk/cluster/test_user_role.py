@@ -3,9 +3,9 @@
 from contextlib import suppress
 from pathlib import Path
 from queue import Queue
-from typing import Any
 
 import pytest
+from tests.api.job_data import job_data
 from tests.control.chart.helm import Helm, Rendered
 from tests.control.kubernetes import OTHER, OTHER_TOKEN, ApiServer
 from tests.sdk.cluster.log_server import serving
@@ -53,9 +53,7 @@ def users_jobs(api_server: ApiServer, rendered: Rendered, namespace: Namespace) 
 
 def test_a_user_with_the_role_may_do_all_that_jobs_does(users_jobs: Jobs, namespace: Namespace) -> None:
     jobs = users_jobs
-    spec: dict[str, Any] = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
-    job = {"apiVersion": "rollfleet.dev/v1alpha1", "kind": "CollectorJob", "metadata": {"name": "cartpole"}}
-    jobs.submit(job | {"spec": spec | {"source": {"configMap": "code"}}}, sources=Sources())
+    jobs.submit(job_data(source={"configMap": "code"}), sources=Sources())
     assert [each.key for each in jobs.list()] == [f"{namespace.name}/cartpole"]
     assert next(jobs.watch("cartpole")).key == f"{namespace.name}/cartpole"
     assert jobs.describe("cartpole").diagnosis.state == "Unknown"

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.api.job_data import job_data
 
 import rollfleet
 from rollfleet import Cluster, Jobs
@@ -44,10 +45,8 @@ def test_a_server_that_does_not_answer(tmp_path: Path, kubeconfig: Path, monkeyp
 def test_a_namespace_that_is_not_there() -> None:
     written = "the cluster has no namespace nowhere: write another, or `kubectl create namespace nowhere`"
     assert error_of(Cluster(namespace="nowhere", progress=False)) == written
-    job = {"env": {"id": "CartPole-v1"}, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
-    metadata = {"name": "a", "namespace": "nowhere"}
     with pytest.raises(ClusterError) as refused:
-        Jobs().submit({"apiVersion": "rollfleet.dev/v1alpha1", "kind": KIND, "metadata": metadata, "spec": job})
+        Jobs().submit(job_data({"namespace": "nowhere"}))
     assert str(refused.value) == written
 
 

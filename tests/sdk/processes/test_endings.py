@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.api.job_data import job_data
 from tests.held import held
 from tests.job_server import actor_critic
 from tests.sdk.given_keywords import grouped
@@ -23,7 +24,6 @@ from rollfleet.errors import JobEnded
 from rollfleet.processes.transport import ProcessesTransport
 from rollfleet.testing import CountingEnv
 from rollfleet.transports.workload import Workload
-from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.messages import Control, LearnerPhase
 from rollfleet_api.validation import parse_job
 
@@ -141,8 +141,7 @@ def test_workers_survive_the_end_of_a_fork_of_their_learner() -> None:
 
 
 def test_transport_closes_while_its_workers_wait_for_capacity() -> None:
-    spec = {"workers": 2, "env": {"id": "CartPole-v1"}, "policy": {"random": {}}, "collect": {"framesPerBatch": 4}}
-    job = parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "test"}, "spec": spec})
+    job = parse_job(job_data(workers=2, policy={"random": {}}, collect={"framesPerBatch": 4}))
     before = held()
     transport = ProcessesTransport(Workload.of(job), start_method="fork")
     transport.control(Control(session=1, phase=LearnerPhase.RUN, round=0, version=0))

@@ -16,6 +16,7 @@ import gymnasium
 import psutil
 import pytest
 import torch
+from tests.api.job_data import job_data
 from tests.waiting import wait_until
 
 from rollfleet.envs.factory import VectorEnv, make_env
@@ -28,10 +29,15 @@ from rollfleet.testing.rig import ENVS, STEPS, TIMEOUT_S
 from rollfleet.transports.learner_side import Arrival
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import POLICY, WeightLayout
-from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, WorkerState
 from rollfleet_api.validation import parse_job
 
+SMALLEST: dict[str, Any] = {
+    "mode": "Async",
+    "workers": 1,
+    "env": {"id": "CartPole-v1", "numEnvs": ENVS},
+    "collect": {"framesPerBatch": ENVS * STEPS},
+}
 Start = Callable[..., ProcessesTransport]
 Started = Callable[..., list[psutil.Process]]
 
@@ -51,17 +57,6 @@ class Faulty(CountingEnv):
         return result
 
 
-def job_of(**spec: Any) -> CollectorJob:
-    smallest = {
-        "mode": "Async",
-        "workers": 1,
-        "env": {"id": "CartPole-v1", "numEnvs": ENVS},
-        "policy": {"mlp": {}},
-        "collect": {"framesPerBatch": ENVS * STEPS},
-    }
-    return parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "test"}, "spec": smallest | spec})
-
-
 def of_entrypoint(make: Callable[[], Any]) -> VectorEnv:
     return gymnasium.vector.SyncVectorEnv([make] * ENVS, autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED)
 
@@ -72,7 +67,7 @@ def start() -> Iterator[Start]:
     with ExitStack() as stack:
 
         def start(make: Callable[[], Any] | None = None, *, spec: dict[str, Any] | None = None, **more: Any) -> Any:
-            job = job_of(**(spec or {}))
+            job = parse_job(job_data(**SMALLEST | (spec or {})))
             envs = (lambda _: make_env(job.spec.env)) if make is None else (lambda _: of_entrypoint(make))
             workload = Workload(job=job, make_env=envs, make_policy=lambda *_: Marked(), scheme=Whole())
             transport = ProcessesTransport(workload, **{"start_method": "fork"} | more)
