@@ -25,12 +25,12 @@ Start = Callable[..., Collector]
 class Hostile(KeptFiles):
     """A worker that names what it likes, and answers with what it likes, or 4 bytes."""
 
-    def __init__(self, name: object, answer: object = None) -> None:
+    def __init__(self, names: object, answer: object = None) -> None:
         super().__init__("/")
-        self._name, self._answered = name, np.zeros(4, np.uint8) if answer is None else answer
+        self._names, self._answered = names, np.zeros(4, np.uint8) if answer is None else answer
 
     def files(self, after: str) -> Any:
-        return ["policy.pt", self._name]
+        return [] if after else self._names
 
     def read(self, name: str, offset: int) -> Any:
         return self._answered
@@ -96,27 +96,35 @@ def test_files_are_copied_over_nats_byte_by_byte_without_links(server: Server, k
     assert os.listdir(tmp_path / "runs") == ["mine"]
 
 
-@pytest.mark.parametrize("name", ["../stolen", "a/../../stolen", "/{}/stolen", "stolen\0", 7, "policy.pt"])
+@pytest.mark.parametrize(
+    ("names", "wrong"),
+    [
+        (["../../stolen"], "'../../stolen' is no new path in its folder"),
+        (["a/../../../stolen"], "'a/../../../stolen' is no new path"),
+        (["{}/stolen"], "'/.*/stolen' is no new path"),
+        (["policy.pt", "policy.pt"], "'policy.pt' is no new path"),
+        (["stolen\0"], "null"),
+        ([7], "'int' and 'str'"),
+    ],
+)
 def test_a_path_that_is_no_new_one_in_the_folder_is_refused_and_nothing_stays(
-    start: Start, tmp_path: Path, name: Any
+    start: Start, tmp_path: Path, names: list[Any], wrong: str
 ) -> None:
-    named = name.format(tmp_path) if isinstance(name, str) else name
-    with pytest.raises(
-        MessageCorrupt, match=r"the worker's answer is wrong: ('.*(stolen|policy\.pt)' is no|.*null|.*str)"
-    ):
-        copy(start(Hostile, name=named), tmp_path / "runs/mine")
+    named = [name.format(tmp_path) if isinstance(name, str) else name for name in names]
+    with pytest.raises(MessageCorrupt, match=f"the worker's answer is wrong: .*{wrong}"):
+        copy(start(Hostile, names=named), tmp_path / "runs/mine")
     assert list(tmp_path.rglob("*")) == [tmp_path / "runs"]
 
 
 def test_a_file_that_is_a_folder_too_is_an_error(start: Start, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"policy\.pt"):
-        copy(start(Hostile, name="policy.pt/more"), tmp_path / "mine")
+        copy(start(Hostile, names=["policy.pt", "policy.pt/more"]), tmp_path / "mine")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_answer_that_is_no_array_is_an_error(start: Start, tmp_path: Path) -> None:
     with pytest.raises(MessageCorrupt, match=r"the worker's answer is wrong: .*not 'str'"):
-        copy(start(Hostile, name="more.pt", answer="text"), tmp_path / "mine")
+        copy(start(Hostile, names=["more.pt"], answer="text"), tmp_path / "mine")
     assert list(tmp_path.iterdir()) == []
 
 
