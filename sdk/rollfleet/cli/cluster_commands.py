@@ -122,16 +122,16 @@ def submit(
         raise typer.Exit(_keep(known, nats, credentials))
     from rollfleet.cli.submit import follow as show_log
     from rollfleet.cli.submit import has_ended, with_learner
-    from rollfleet.cluster.kept_files import claim_for, claim_of, create_claim
+    from rollfleet.cluster.kept_files import claim_for, claim_of, create_claim, mounted
     from rollfleet.errors import JobEnded
     from rollfleet_api.diagnosis import diagnose
 
     jobs = _jobs(context, namespace, kubeconfig)
-    claim = claim_for(jobs, known, keep) if learner else None
+    claim = claim_for(jobs, known, keep) if learner or known.spec.learner else None
     if learner:
-        known, sources = with_learner(known, job.resolve().parent, learner, arguments or (), claim)
+        known, sources = with_learner(known, job.resolve().parent, learner, arguments or ())
         typer.echo(f"sending {', '.join(sorted(sources.files))}", err=True)
-    submitted = jobs.submit(known, sources=sources)
+    submitted = jobs.submit(mounted(known, claim) if claim else known, sources=sources)
     key = submitted.key
     if keep and claim and not create_claim(jobs, submitted, claim, keep):
         typer.echo(f"the volume of {key} keeps its size", err=True)

@@ -8,7 +8,6 @@ from typing import Any
 from rollfleet.cli.error_lines import EXIT_FAILURE
 from rollfleet.cli.validate import importing_from
 from rollfleet.cluster.jobs import Jobs
-from rollfleet.cluster.kept_files import mount
 from rollfleet.cluster.sources import Sources
 from rollfleet.errors import JobEnded, JobInvalid
 from rollfleet.transports.hooks import HOOKS
@@ -23,12 +22,11 @@ AGAIN_S = 1.0  # between two streams of a pod's log
 
 
 def with_learner(
-    job: CollectorJob, folder: Path, learner: Path, arguments: Sequence[str] = (), claim: str | None = None
+    job: CollectorJob, folder: Path, learner: Path, arguments: Sequence[str] = ()
 ) -> tuple[CollectorJob, Sources]:
     """Return a job that runs a learner as a pod, and the modules that its pods need.
 
     Its own `learner.template` and `source` stay. The modules that it names may lie in `folder`, that of the job's file.
-    The learner's files are kept on the volume of `claim`; None: they are lost with its pod.
 
     Raises:
         JobInvalid: The template runs another program, or pods would find another module by the learner's name.
@@ -52,8 +50,6 @@ def with_learner(
         raise JobInvalid(f"spec.learner runs `{runs}`, not {learner.name}: remove that `command`, or --learner")
     if arguments:
         container["args"] = [*arguments]
-    if claim:
-        mount(claim, spec, container)
     if volumes := sources.folders(source["configMap"]):
         for pod in (spec, data["spec"].setdefault("template", {}).setdefault("spec", {})):
             pod["volumes"] = [*(pod.get("volumes") or []), *volumes]

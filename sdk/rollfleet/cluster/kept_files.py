@@ -9,7 +9,7 @@ from typing import Any, Final
 from rollfleet.cluster.api import Manifest
 from rollfleet.cluster.jobs import Jobs, owner
 from rollfleet.errors import ClusterError, JobInvalid, JobNotFound
-from rollfleet_api.job import CollectorJob
+from rollfleet_api.job import CollectorJob, LearnerSpec
 from rollfleet_api.kubernetes_names import JOB_LABEL, ROLE_LABEL
 from rollfleet_api.quantity import parse_bytes
 from rollfleet_api.views import JobView
@@ -45,12 +45,18 @@ def claim_of(job: JobView) -> str | None:
     return next((each["persistentVolumeClaim"]["claimName"] for each in volumes if each.get("name") == _VOLUME), None)
 
 
-def mount(claim: str, pod: Manifest, container: Manifest) -> None:
-    """Mount a claim in a container of a pod's spec. It becomes the working folder, in place of /tmp."""
+def mounted(job: CollectorJob, claim: str) -> CollectorJob:
+    """Return a job whose learner mounts a claim: as its working folder, unless its template names another one."""
+    template = job.spec.learner.template if job.spec.learner else {}
+    pod = template.get("spec") or {}
+    container, *others = pod.get("containers") or [{"name": "learner"}]
     if container.get("workingDir", "/tmp") == "/tmp":
-        container["workingDir"] = FOLDER
-    container["volumeMounts"] = [*(container.get("volumeMounts") or []), {"name": _VOLUME, "mountPath": FOLDER}]
-    pod["volumes"] = [*(pod.get("volumes") or []), {"name": _VOLUME, "persistentVolumeClaim": {"claimName": claim}}]
+        container = container | {"workingDir": FOLDER}
+    mounts = [*(container.get("volumeMounts") or []), {"name": _VOLUME, "mountPath": FOLDER}]
+    volumes = [*(pod.get("volumes") or []), {"name": _VOLUME, "persistentVolumeClaim": {"claimName": claim}}]
+    pod = pod | {"containers": [container | {"volumeMounts": mounts}, *others], "volumes": volumes}
+    spec = job.spec.model_copy(update={"learner": LearnerSpec(template=template | {"spec": pod})})
+    return job.model_copy(update={"spec": spec})
 
 
 def create_claim(jobs: Jobs, job: JobView, claim: str, size: str) -> bool:

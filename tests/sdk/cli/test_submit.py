@@ -205,6 +205,10 @@ def test_a_job_that_is_submitted_again_without_keep_has_its_volume_still(objects
     assert ("PersistentVolumeClaim", "team-a", first) in objects
     assert submitted(job, "--learner", learner).exit_code == 0
     assert claim_of(Jobs().get("cartpole")) == first is not None
+    written = {"learner": {"template": {"spec": {"containers": [{"name": "ppo"}]}}}}
+    job.write_text(yaml.safe_dump(JOB | {"spec": JOB["spec"] | written}))
+    assert submitted(job).exit_code == 0
+    assert claim_of(Jobs().get("cartpole")) == first
     larger = submitted(job, "--learner", learner, "--keep", "2Gi")
     assert "the volume of team-a/cartpole keeps its size" in larger.stderr
     ended = {"type": "Complete", "status": "True", "lastTransitionTime": "2026-11-21T12:00:00Z"}
@@ -232,7 +236,7 @@ def test_volumes_of_a_template_may_be_null(objects: Objects, learner: str) -> No
     result = submitted(job, "--learner", learner, "--keep", "1Gi")
     assert result.exit_code == 0, result.output
     (written,) = [each for (kind, *_), each in objects.items() if kind == "CollectorJob"]
-    kept, *packages = written["spec"]["learner"]["template"]["spec"]["volumes"]
+    *packages, kept = written["spec"]["learner"]["template"]["spec"]["volumes"]
     assert kept["name"] == "rollfleet-kept"
     assert written["spec"]["template"]["spec"]["volumes"] == packages != []
 

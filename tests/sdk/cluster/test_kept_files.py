@@ -13,7 +13,7 @@ from rollfleet.cli.fetch import KeptFiles
 from rollfleet.cli.submit import with_learner
 from rollfleet.cluster import submission
 from rollfleet.cluster.api import ClusterApi
-from rollfleet.cluster.kept_files import FOLDER, claim_of, reader, volume_claim
+from rollfleet.cluster.kept_files import FOLDER, claim_of, mounted, reader, volume_claim
 from rollfleet.errors import ClusterError, RollfleetError
 from rollfleet.testing import small_job
 from rollfleet_api.job import CollectorJob
@@ -30,7 +30,7 @@ def keeping(tmp_path: Path, **container: Any) -> CollectorJob:
     (tmp_path / "train.py").write_text("")
     template = {"spec": {"containers": [{"name": "ppo", **container}], "tolerations": [{"key": "gpu"}]}}
     job = small_job(**({"learner": {"template": template}} if container else {}))
-    return with_learner(job, tmp_path, tmp_path / "train.py", claim="test-kept-1")[0]
+    return mounted(with_learner(job, tmp_path, tmp_path / "train.py")[0], "test-kept-1")
 
 
 def seen(job: CollectorJob) -> JobView:
