@@ -290,10 +290,8 @@ class LiveRun:
                 if process.previous:
                     write_log(self.folder, name, process.previous.last_output(LAST_LINES), previous=True)
         except OSError as error:
-            self._warn(
-                f"the run is not saved: {error.filename or self.folder}: {error.strerror}; correct this while the run "
-                f"goes on, and nothing is lost"
-            )
+            path = error.filename or self.folder
+            self._warn(f"the run is not saved: {path}: {error.strerror}; correct this before its end to lose nothing")
 
 
 def _of_process(process: _Process, error: str = "") -> dict[str, object]:

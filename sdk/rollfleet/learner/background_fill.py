@@ -75,9 +75,8 @@ class BackgroundFill:
             Timeout: That batch did not come in time. -1: wait for it without a limit.
         """
         with self._next:
-            taken = self._turn.acquire(timeout=timeout_s)
-        if not taken:
-            raise Timeout(_LATE.format(timeout_s))
+            if not self._turn.acquire(timeout=timeout_s):
+                raise Timeout(_LATE.format(timeout_s))
         try:
             yield
         finally:

@@ -1,7 +1,5 @@
 """Finds repeated and missing batches, by the sequence numbers of each incarnation of each worker."""
 
-import threading
-
 from rollfleet.rollout.trajectory_ids import is_later
 
 WINDOW = 4096  # batches of one incarnation that may arrive out of order
@@ -22,40 +20,36 @@ class DuplicateFilter:
         # By worker, then by incarnation and process, in the order of their first batches.
         self._incarnations: dict[int, dict[tuple[int, int], _Incarnation]] = {}
         self._missed_before = 0  # of forgotten incarnations
-        self._lock = threading.Lock()  # a background fill adds while the learner's thread counts
 
     @property
     def missed(self) -> int:
         """Sequence numbers that have not come, although the worker's later batches have."""
-        with self._lock:
-            known = (each for incarnations in self._incarnations.values() for each in incarnations.values())
-            return self._missed_before + sum(each.missed for each in known)
+        known = [*self._incarnations.values()]  # copies: a thread that fills a buffer may add some meanwhile
+        return self._missed_before + sum(each.missed for incarnations in known for each in [*incarnations.values()])
 
     def add(self, worker: int, incarnation: int, sequence: int, *, process: int = 0) -> bool:
         """Add a batch. Returns False if it had come before, or comes too late to know.
 
         `process` is a random number: two processes may have had the same incarnation.
         """
-        with self._lock:
-            incarnations = self._incarnations.setdefault(worker, {})
-            if known := incarnations.get((incarnation, process)):
-                return known.add(sequence)
-            if len(incarnations) >= INCARNATIONS:
-                oldest = next(iter(incarnations))
-                if is_later(oldest[0], incarnation):
-                    return False
-                self._missed_before += incarnations.pop(oldest).missed
-            for earlier in incarnations.values():
-                earlier.ended = True  # its successor's batches come, behind its own
-            incarnations[incarnation, process] = _Incarnation(sequence)
-            return True
+        incarnations = self._incarnations.setdefault(worker, {})
+        if known := incarnations.get((incarnation, process)):
+            return known.add(sequence)
+        if len(incarnations) >= INCARNATIONS:
+            oldest = next(iter(incarnations))
+            if is_later(oldest[0], incarnation):
+                return False
+            self._missed_before += incarnations.pop(oldest).missed
+        for earlier in incarnations.values():
+            earlier.ended = True  # its successor's batches come, behind its own
+        incarnations[incarnation, process] = _Incarnation(sequence)
+        return True
 
     def expect(self, worker: int, incarnation: int, stored: int) -> None:
         """Note that an incarnation has stored this many: those that never come count once its successor's do."""
-        with self._lock:
-            for (known, _), each in self._incarnations.get(worker, {}).items():
-                if known == incarnation and not each.ended:  # else it speaks of a later process with that incarnation
-                    each.expected = max(each.expected, stored)
+        for (known, _), each in [*self._incarnations.get(worker, {}).items()]:
+            if known == incarnation and not each.ended:  # else it speaks of a later process with the same incarnation
+                each.expected = max(each.expected, stored)
 
 
 class _Incarnation:
