@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,6 +132,13 @@ def server(tmp_path: Path) -> "Iterator[Server]":
     server = Server(tmp_path)
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def project(repository: Path) -> dict[str, Any]:
+    """The table `project` of pyproject.toml."""
+    content: dict[str, Any] = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    return content
 
 
 @pytest.fixture

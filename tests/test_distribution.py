@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,6 @@ PACKAGES = {
 }
 FOLDER_OF_STARTERS = "rollfleet/cli/starters"
 EXTRAS = {"operator", "local", "mujoco", "envpool", "bench", "docs", "release", "dev", "torchrl"}
-
-
-@pytest.fixture
-def project(repository: Path) -> dict[str, Any]:
-    content: dict[str, Any] = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
-    return content
 
 
 @pytest.fixture

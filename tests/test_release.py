@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import tomllib
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,6 @@ import yaml
 from tests.control.chart.helm import ABSENT, find, tools
 
 WORKFLOWS = ("tests", "release", "docs")
-
-
-@pytest.fixture
-def project(repository: Path) -> dict[str, Any]:
-    content: dict[str, Any] = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
-    return content
 
 
 def test_every_place_has_the_version_of_the_project(repository: Path, project: dict[str, Any]) -> None:

@@ -46,6 +46,7 @@ KIND: Final = "CollectorJob"
 SPARE_LAG: Final = 2
 """Versions added to the default `maxLag` besides two for each worker: broadcasts take time."""
 
+_RECREATE = "`rollfleet fetch` kept files first, then delete and recreate the job"
 _FRAMES = "self.collect.framesPerBatch"
 _ENVS = "self.env.numEnvs"
 _NO_MULTIPLE: Final = "%d is not a multiple of the %d environments of a worker (`env.numEnvs`); write e.g. %d"
@@ -82,12 +83,12 @@ class CollectorJobSpec(Model):
         # A rule with `oldSelf` is about changes: it does not apply when a job is created.
         Rule(
             cel="self.mode == oldSelf.mode",
-            message="the mode of a job is fixed: its learner waits for batches in one way; delete and recreate the job",
+            message=f"the mode of a job is fixed: its learner waits for batches in one way; {_RECREATE}",
             field="mode",
         ),
         Rule(
             cel="self.delivery.storage == oldSelf.delivery.storage",
-            message="NATS cannot move the batches that it keeps; delete and recreate the job",
+            message=f"NATS cannot move the batches that it keeps; {_RECREATE}",
             field="delivery.storage",
         ),
     )
@@ -181,7 +182,7 @@ class CollectorJob(Model):
         Rule(
             cel="!has(oldSelf.status) || !has(oldSelf.status.phase) || oldSelf.status.phase != 'Complete' "
             "|| self.spec == oldSelf.spec",
-            message="the job is complete and cannot be changed; delete and recreate it",
+            message=f"the job is complete and cannot be changed; {_RECREATE}",
         ),
     )
 

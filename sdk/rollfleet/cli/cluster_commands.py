@@ -111,7 +111,7 @@ def submit(
 
     if arguments and not learner:
         raise typer.BadParameter(NO_LEARNER)
-    if keep and not learner:
+    if keep is not None and not learner:
         raise typer.BadParameter("--keep keeps the files of --learner: add it, or mount a volume in `learner.template`")
     if credentials and not nats:
         raise typer.BadParameter("--credentials are those of --nats: add it")
@@ -122,21 +122,22 @@ def submit(
         raise typer.Exit(_keep(known, nats, credentials))
     from rollfleet.cli.submit import follow as show_log
     from rollfleet.cli.submit import has_ended, with_learner
-    from rollfleet.cluster.kept_files import claim_for, create_claim
+    from rollfleet.cluster.kept_files import claim_for, claim_of, create_claim
     from rollfleet.errors import JobEnded
     from rollfleet_api.diagnosis import diagnose
 
     jobs = _jobs(context, namespace, kubeconfig)
-    claim = claim_for(jobs, known, keep) if keep else None
+    claim = claim_for(jobs, known, keep) if learner else None
     if learner:
         known, sources = with_learner(known, job.resolve().parent, learner, arguments or (), claim)
         typer.echo(f"sending {', '.join(sorted(sources.files))}", err=True)
     submitted = jobs.submit(known, sources=sources)
-    if keep and claim:
-        create_claim(jobs, submitted, claim, keep)
     key = submitted.key
+    if keep and claim and not create_claim(jobs, submitted, claim, keep):
+        typer.echo(f"the volume of {key} keeps its size", err=True)
     if has_ended(submitted):
-        again = f"an unchanged spec starts nothing: `rollfleet delete {key}`, and submit it again"
+        first = f"`rollfleet fetch {key}` first, then " if claim_of(submitted) else ""
+        again = f"an unchanged spec starts nothing: {first}`rollfleet delete {key}`, and submit it again"
         raise JobEnded(f"{key} is {diagnose(submitted)}; {again}")
     typer.echo(f"{key} submitted", err=follow)
     if follow:
@@ -176,8 +177,13 @@ def fetch(
     if kubeconfig:
         os.environ["KUBECONFIG"] = str(kubeconfig)  # the collector's, too
     folder = to or Path(job.rpartition("/")[2])
-    count = copy(_jobs(context, namespace, kubeconfig), job, folder, context=context)
+    found = copy(_jobs(context, namespace, kubeconfig), job, folder, context=context)
+    for name, there in found.items():
+        if not there:
+            typer.echo(f"{name!r} was deleted or changed while it was read: fetch it again", err=True)
+    count = sum(found.values())
     typer.echo(f"{count} file{'s' * (count != 1)} in {folder}")
+    raise typer.Exit(int(count < len(found)))
 
 
 @app.command()
@@ -206,7 +212,7 @@ def resume(job: Job, context: Context = None, namespace: Namespace = None, kubec
 
 @app.command()
 def delete(job: Job, context: Context = None, namespace: Namespace = None, kubeconfig: Kubeconfig = None) -> None:
-    """Delete a job, its pods and its Secrets."""
+    """Delete a job, its pods, its Secrets, and the files that `submit --keep` keeps: `rollfleet fetch` them first."""
     _jobs(context, namespace, kubeconfig).delete(job)
     typer.echo(f"{job} deleted")
 

@@ -3,7 +3,11 @@
 This needs the rights and the ways of any collector on a cluster: none to create pods, and no log has the files.
 """
 
+import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from heapq import nsmallest
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -18,6 +22,7 @@ from rollfleet.collector import Collector
 from rollfleet.errors import MessageCorrupt, RollfleetError
 
 PIECE_BYTES: Final = 1 << 17  # in base64 it is a third longer, and a call's result is at most 256 KiB
+LISTED: Final = 1000  # paths in one call's result
 TIMEOUT_S: Final = 300.0  # of the worker's start
 
 
@@ -27,7 +32,7 @@ class KeptFiles(gymnasium.Env[Any, Any]):
     observation_space = action_space = gymnasium.spaces.Discrete(1)
 
     def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
+        self._folder, self._opened = Path(folder), ExitStack()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
         """Begin an episode without an end."""
@@ -37,20 +42,40 @@ class KeptFiles(gymnasium.Env[Any, Any]):
         """Do nothing."""
         return 0, 0.0, False, False, {}
 
-    def files(self) -> list[tuple[str, int]]:
-        """Return the path and the size in bytes of each file, without links."""
-        found = sorted(path for path in self._folder.rglob("*") if path.is_file() and not path.is_symlink())
-        return [(path.relative_to(self._folder).as_posix(), path.stat().st_size) for path in found]
+    def close(self) -> None:
+        """Close the file that is read."""
+        self._opened.close()
 
-    def read(self, name: str, offset: int) -> NDArray[np.uint8]:
-        """Return the next bytes of a file, uint8 `[n]`; at its end, none."""
-        with (self._folder / name).open("rb") as file:
-            file.seek(offset)
-            return np.frombuffer(file.read(PIECE_BYTES), np.uint8)
+    def files(self, after: str) -> list[str]:
+        """Return the paths of files, without links: the next that sort after `after`, at most `LISTED`."""
+        paths = (os.path.join(folder, name) for folder, _, names in os.walk(self._folder) for name in names)
+        files = (path for path in paths if os.path.isfile(path) and not os.path.islink(path))  # no error: it is gone
+        names = (Path(path).relative_to(self._folder).as_posix() for path in files)
+        return nsmallest(LISTED, (name for name in names if name > after))
+
+    def read(self, name: str, offset: int) -> NDArray[np.uint8] | None:
+        """Return the next bytes of a file, uint8 `[n]`; at its end, fewer than `PIECE_BYTES`.
+
+        None: it is gone, or changed since its first bytes were read.
+        """
+        if offset == 0:  # it stays open until its end: a new file of its name is another one
+            self.close()
+            try:
+                self._file = self._opened.enter_context((self._folder / name).open("rb"))
+            except FileNotFoundError:
+                return None
+            self._begun = self._state()
+        self._file.seek(offset)
+        piece = np.frombuffer(self._file.read(PIECE_BYTES), np.uint8)
+        return piece if self._state() == self._begun else None
+
+    def _state(self) -> tuple[int, int]:
+        found = os.fstat(self._file.fileno())
+        return found.st_size, found.st_mtime_ns
 
 
-def fetch(jobs: Jobs, job: str, to: Path, *, context: str | None) -> int:
-    """Copy a job's kept files to a new folder, and return their number. The worker's job is deleted in every case.
+def fetch(jobs: Jobs, job: str, to: Path, *, context: str | None) -> dict[str, bool]:
+    """Copy a job's kept files to a new folder; see `copy`. The worker's job is deleted in every case.
 
     Raises:
         JobNotFound: The cluster has no such job.
@@ -59,7 +84,7 @@ def fetch(jobs: Jobs, job: str, to: Path, *, context: str | None) -> int:
     """
     seen = jobs.get(job)
     if claim_of(seen) is None:
-        raise RollfleetError(f"{seen.key} keeps no files: delete it, and submit it with `--keep 1Gi`")
+        raise RollfleetError(f"{seen.key} keeps no files: submit it with `--keep 1Gi`")
     if to.exists():
         raise RollfleetError(f"{to} exists: name another folder, `--to FOLDER`")
     image, namespace = (seen.spec.model_extra or {}).get("image"), seen.metadata.namespace
@@ -69,27 +94,41 @@ def fetch(jobs: Jobs, job: str, to: Path, *, context: str | None) -> int:
         return copy(collector, to)
 
 
-def copy(collector: Collector, to: Path) -> int:
-    """Copy the files of the worker's `KeptFiles` to a folder, which appears when all are there. Return their number.
+def copy(collector: Collector, to: Path) -> dict[str, bool]:
+    """Copy the files of the worker's `KeptFiles` to a folder, which appears when all are there.
+
+    Returns:
+        Whether each file is there, by its path. False: it was deleted or changed meanwhile.
 
     Raises:
-        MessageCorrupt: The worker names a file outside of its folder.
-        RollfleetError: A file is shorter than it was.
+        MessageCorrupt: The worker names a file outside of its folder, or answers with other types.
     """
     to.parent.mkdir(parents=True, exist_ok=True)
-    files = collector.call(0, "env.files")[0][0]
     with tempfile.TemporaryDirectory(prefix=f".{to.name}-", dir=to.parent) as scratch:
         new = Path(scratch, "files")
         new.mkdir()
-        for name, size in files:
-            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:  # a pod's code is not trusted
-                raise MessageCorrupt(f"the worker names a file outside of its folder: {name!r}")
-            (new / name).parent.mkdir(parents=True, exist_ok=True)
-            with (new / name).open("xb") as file:
-                while file.tell() < size:
-                    piece = collector.call(0, "env.read", name, file.tell())[0][0]
-                    if not len(piece):
-                        raise RollfleetError(f"{name} is shorter than it was: the learner changes it; fetch it later")
-                    file.write(piece)
+        try:
+            found = {name: _copied(collector, name, new / name) for name in _names(collector)}
+        except (TypeError, ValueError, LookupError) as error:  # a pod's code is not trusted
+            raise MessageCorrupt(f"the worker's answer is wrong: {error}") from error
         new.rename(to)
-    return len(files)
+    return found
+
+
+def _names(collector: Collector) -> Iterator[str]:
+    last = ""
+    while names := collector.call(0, "env.files", last)[0][0]:
+        for name in names:
+            if name <= last or PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                raise ValueError(f"{name!r:.200} is no new path in its folder")
+            yield (last := name)
+
+
+def _copied(collector: Collector, name: str, to: Path) -> bool:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with to.open("xb") as file:
+        while (piece := collector.call(0, "env.read", name, file.tell())[0][0]) is not None:
+            if file.write(piece) < PIECE_BYTES:
+                return True
+    to.unlink()
+    return False

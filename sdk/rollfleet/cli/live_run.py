@@ -290,8 +290,8 @@ class LiveRun:
                 if process.previous:
                     write_log(self.folder, name, process.previous.last_output(LAST_LINES), previous=True)
         except OSError as error:
-            path = error.filename or self.folder
-            self._warn(f"the run is not saved: {path}: {error.strerror}; correct this before its end to lose nothing")
+            cure = "" if self._ended else "; correct this while the run goes on, and nothing is lost"
+            self._warn(f"the run is not saved: {error.filename or self.folder}: {error.strerror}{cure}")
 
 
 def _of_process(process: _Process, error: str = "") -> dict[str, object]:

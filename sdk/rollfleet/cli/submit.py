@@ -45,7 +45,8 @@ def with_learner(
     containers = spec.setdefault("containers", [])
     container: dict[str, Any] = containers[0] if containers else {"name": "learner", "workingDir": "/tmp"}
     containers[:1] = [container]
-    command = container.setdefault("command", ["python", "-u", "-m", learner.stem])
+    # -P: files of its working folder hide no module.
+    command = container.setdefault("command", ["python", "-P", "-u", "-m", learner.stem])
     if not any(learner.stem in str(part) for part in command):
         runs = " ".join(map(str, command))
         raise JobInvalid(f"spec.learner runs `{runs}`, not {learner.name}: remove that `command`, or --learner")
@@ -55,8 +56,8 @@ def with_learner(
         mount(claim, spec, container)
     if volumes := sources.folders(source["configMap"]):
         for pod in (spec, data["spec"].setdefault("template", {}).setdefault("spec", {})):
-            pod["volumes"] = [*pod.get("volumes", []), *volumes]
-    return parse_job(data, origin="with the learner"), sources
+            pod["volumes"] = [*(pod.get("volumes") or []), *volumes]
+    return job.model_copy(update={"spec": parse_job(data, origin="with the learner").spec}), sources
 
 
 def has_ended(job: JobView) -> bool:

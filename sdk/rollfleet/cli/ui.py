@@ -32,8 +32,9 @@ async def run_with_page(local: LocalRun, *, port: int) -> int:
         try:
             return await run(replace(local, live=live))
         finally:
-            if live.folder.exists():
-                local.display.event(f"saved to {live.folder}; to see it: rollfleet ui {RUNS}")
+            with suppress(PermissionError):  # `runs` is another user's
+                if live.folder.exists():
+                    local.display.event(f"saved to {live.folder}; to see it: rollfleet ui {RUNS}")
 
 
 async def show_saved(folder: Path, *, port: int, show: Callable[[str], None]) -> int:

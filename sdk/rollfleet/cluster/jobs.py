@@ -261,7 +261,7 @@ class Jobs:
             raise _not_found(namespace, name) if error.reason == "NotFound" else error from None
 
     def delete(self, job: str) -> None:
-        """Delete a job, its pods and its Secrets."""
+        """Delete a job, its pods, its Secrets, and the files that `submit --keep` keeps."""
         namespace, name = self._parts(job)
         if not self.api.delete(KIND, namespace, name):
             raise _not_found(namespace, name)

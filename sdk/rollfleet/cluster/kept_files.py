@@ -16,23 +16,27 @@ from rollfleet_api.views import JobView
 
 FOLDER: Final = "/kept"
 _VOLUME: Final = "rollfleet-kept"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def claim_for(jobs: Jobs, job: CollectorJob, size: str) -> str:
-    """Return the name of a job's claim: the one that it has on the cluster, or a new one.
+def claim_for(jobs: Jobs, job: CollectorJob, size: str | None) -> str | None:
+    """Return the name of a job's claim: the one that it has on the cluster, else a new one. None: no size, no claim.
 
     Raises:
-        JobInvalid: `size`, such as `1Gi`, is no quantity. The message has the one to write.
+        JobInvalid: `size`, such as `1Gi`, is no quantity, or 0. The message has the one to write.
     """
     try:
-        parse_bytes(size)
+        if size is not None and not parse_bytes(size):
+            raise ValueError(f"`{size}` keeps nothing; write e.g. `1Gi`")
     except ValueError as error:
         raise JobInvalid(f"--keep: {error}") from None
     try:
         found = claim_of(jobs.get(job.key if "namespace" in job.metadata.model_fields_set else job.metadata.name))
     except JobNotFound:
         found = None
-    return found or f"{job.metadata.name}-kept-{secrets.token_hex(3)}"
+    if found or size is None:
+        return found
+    return f"{job.metadata.name}-kept-{secrets.token_hex(3)}"
 
 
 def claim_of(job: JobView) -> str | None:
@@ -45,12 +49,12 @@ def mount(claim: str, pod: Manifest, container: Manifest) -> None:
     """Mount a claim in a container of a pod's spec. It becomes the working folder, in place of /tmp."""
     if container.get("workingDir", "/tmp") == "/tmp":
         container["workingDir"] = FOLDER
-    container["volumeMounts"] = [*container.get("volumeMounts", []), {"name": _VOLUME, "mountPath": FOLDER}]
-    pod["volumes"] = [*pod.get("volumes", []), {"name": _VOLUME, "persistentVolumeClaim": {"claimName": claim}}]
+    container["volumeMounts"] = [*(container.get("volumeMounts") or []), {"name": _VOLUME, "mountPath": FOLDER}]
+    pod["volumes"] = [*(pod.get("volumes") or []), {"name": _VOLUME, "persistentVolumeClaim": {"claimName": claim}}]
 
 
-def create_claim(jobs: Jobs, job: JobView, claim: str, size: str) -> None:
-    """Create a job's claim, unless it is there.
+def create_claim(jobs: Jobs, job: JobView, claim: str, size: str) -> bool:
+    """Create a job's claim. Return False if it is there: it keeps its size.
 
     Raises:
         ClusterError: The cluster refuses it. The learner's pod waits for it.
@@ -59,8 +63,10 @@ def create_claim(jobs: Jobs, job: JobView, claim: str, size: str) -> None:
         jobs.api.create(volume_claim(job, claim, size))
     except ClusterError as error:
         if error.reason != "AlreadyExists":
-            again = f"the learner of {job.key} waits for its volume: submit the job again, or delete it"
+            again = f"the learner of {job.key} waits for its volume: submit the job again"
             raise ClusterError(f"{error}; {again}", error.status, error.reason) from error
+        return False
+    return True
 
 
 def volume_claim(job: JobView, claim: str, size: str) -> Manifest:
@@ -71,13 +77,27 @@ def volume_claim(job: JobView, claim: str, size: str) -> Manifest:
 
 
 def reader(job: JobView) -> Manifest:
-    """Return the template of a worker that reads a job's files: a pod like its learner's, and beside a running one."""
+    """Return the template of a worker that reads a job's files: a pod like its learner's, and beside a running one.
+
+    It has the resources of the job's workers, without GPUs: a quota may refuse pods without any.
+    """
+    pod, resources = _learner(job), (job.spec.model_extra or {}).get("resources") or {}
     learner = {"matchLabels": {JOB_LABEL: job.metadata.name, ROLE_LABEL: "learner"}}
-    beside = {"topologyKey": "kubernetes.io/hostname", "labelSelector": learner}
-    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": beside}]}
-    container = {"name": "worker", "volumeMounts": [{"name": _VOLUME, "mountPath": FOLDER, "readOnly": True}]}
-    own = {key: value for key, value in _learner(job).items() if key not in ("initContainers", "resourceClaims")}
-    return {"spec": own | {"affinity": {"podAffinity": preferred}, "containers": [container]}}
+    beside = {"weight": 100, "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "labelSelector": learner}}
+    affinity = pod.get("affinity") or {}
+    near = affinity.get("podAffinity") or {}
+    container = {
+        "name": "worker",
+        "resources": {key: value for key, value in resources.items() if key != "gpu"},
+        "securityContext": pod["containers"][0].get("securityContext") or {},
+        "volumeMounts": [{"name": _VOLUME, "mountPath": FOLDER, "readOnly": True}],
+    }
+    own = {
+        "affinity": affinity | {"podAffinity": near | {_PREFERRED: [*(near.get(_PREFERRED) or []), beside]}},
+        "containers": [container],
+        "volumes": [each for each in pod["volumes"] if each.get("name") == _VOLUME],
+    }
+    return {"spec": {key: value for key, value in pod.items() if key not in ("initContainers", "resourceClaims")} | own}
 
 
 def _learner(job: JobView) -> Manifest:

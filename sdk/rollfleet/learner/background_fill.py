@@ -53,8 +53,7 @@ class BackgroundFill:
         """
         self._fill, self._ratio = WeakMethod(fill), ratio
         self._turn = threading.RLock()  # `call` inside `pause`
-        # Held while a call waits for the turn: the thread that fills would retake it at once.
-        self._next = threading.Lock()
+        self._waiting: list[None] = []  # one for each call that waits: the thread that fills would retake its turn
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._raised = False
@@ -74,9 +73,12 @@ class BackgroundFill:
         Raises:
             Timeout: That batch did not come in time. -1: wait for it without a limit.
         """
-        with self._next:
+        self._waiting.append(None)
+        try:
             if not self._turn.acquire(timeout=timeout_s):
                 raise Timeout(_LATE.format(timeout_s))
+        finally:
+            self._waiting.pop()
         try:
             yield
         finally:
@@ -113,7 +115,7 @@ class BackgroundFill:
                         return
                     self._stopping.wait(POLL_S)
                     continue
-                with self._next:
+                while self._waiting and not self._stopping.wait(POLL_S):
                     pass
                 if not self._turn.acquire(timeout=TURN_S):
                     continue
@@ -129,8 +131,9 @@ class BackgroundFill:
                 finally:
                     self._turn.release()
         except BaseException as error:  # raised at the learner's next call; it may only watch the buffer
-            if not self._stopping.is_set():
-                log.warning(
-                    "start() has ended, and the collector's next call raises %s: %s", type(error).__name__, error
-                )
-            self._error = error
+            try:
+                if not self._stopping.is_set():
+                    text = "start() has ended, and the collector's next call raises %s: %s"
+                    log.warning(text, type(error).__name__, error)
+            finally:
+                self._error = error

@@ -128,7 +128,10 @@ class BatchReceiver:
         """Adapt the bounds to the job."""
         workers = job.spec.workers
         if job.spec.mode is Mode.SYNC and not job.spec.collect.trajs_per_batch:
-            self._most = max(self._most[0], job.spec.env.num_envs), max(self._most[1], job.spec.steps_among(1))
+            envs, steps = self._most
+            self._most = max(envs, job.spec.env.num_envs), max(steps, job.spec.steps_among(1))
+        else:
+            self._most = (0, 0)
         self._assembler.max_pending = 2 * workers + 2
         self._assembler.max_message_bytes = job.spec.delivery.limit_bytes
         self._most_waiting = 2 * workers if job.spec.mode is Mode.SYNC else READY_ASYNC

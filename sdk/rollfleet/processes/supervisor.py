@@ -127,7 +127,7 @@ class Supervisor:
         """Send control to all workers, including those that start later."""
         with self._changing:
             self._control = control
-            for handle in self.handles.values():
+            for handle in list(self.handles.values()):  # a signal's handler may end them meanwhile
                 handle.instruct(control=control)
 
     def send_weights(
@@ -135,12 +135,12 @@ class Supervisor:
     ) -> None:
         """Put a version into shared memory for these workers; None: for all."""
         with self._changing:
-            instructed = (handle.instructions.weights for handle in self.handles.values())
+            instructed = [handle.instructions.weights for handle in list(self.handles.values())]
             in_use = {location.data_at for location in (*instructed, self._newest) if location}
             location = self._shared_weights.put(version, layout, models, in_use)
             if workers is None:
                 self._newest = location
-            for index, handle in self.handles.items():
+            for index, handle in list(self.handles.items()):
                 if workers is None or index in workers:
                     handle.instruct(weights=location)
 
@@ -178,7 +178,7 @@ class Supervisor:
             return
         with self._changing:
             self._closed = True
-            for handle in self.handles.values():
+            for handle in list(self.handles.values()):
                 handle.instruct(leave=True)
                 handle.hang_up()
         self._end(leave_grace_s)

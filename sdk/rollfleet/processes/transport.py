@@ -127,7 +127,8 @@ class ProcessesTransport(Transport):
         while True:
             while supervisor.ready_batches:
                 arrival = self._arrival(*supervisor.ready_batches[0])
-                supervisor.ready_batches.popleft()  # last: after an error, such as a full device, it comes again
+                if supervisor.ready_batches:  # not if a signal's handler has closed it
+                    supervisor.ready_batches.popleft()  # last: after an error, such as a full device, it comes again
                 if arrival:
                     return arrival
             if supervisor.fault:

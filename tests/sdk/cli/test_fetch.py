@@ -10,26 +10,55 @@ import numpy as np
 import pytest
 from tests.job_server import Server
 from tests.sdk.over_nats import CollectOverNats
+from typer.testing import CliRunner
 
 from rollfleet import Collector
-from rollfleet.cli.fetch import PIECE_BYTES, KeptFiles, copy
-from rollfleet.errors import CallFailed, MessageCorrupt, RollfleetError
+from rollfleet.cli import fetch as cli_fetch
+from rollfleet.cli.fetch import LISTED, PIECE_BYTES, KeptFiles, copy
+from rollfleet.cli.main import app
+from rollfleet.errors import MessageCorrupt
 
+CHECKPOINT = "checkpoints/checkpoint-1.pt"
 Start = Callable[..., Collector]
 
 
 class Hostile(KeptFiles):
-    """A worker that names what it likes, and has 4 bytes of each."""
+    """A worker that names what it likes, and answers with what it likes, or 4 bytes."""
 
-    def __init__(self, name: str, size: int = 4) -> None:
+    def __init__(self, name: object, answer: object = None) -> None:
         super().__init__("/")
-        self._found = [("policy.pt", 4), (name, size)]
+        self._name, self._answered = name, np.zeros(4, np.uint8) if answer is None else answer
 
-    def files(self) -> list[tuple[str, int]]:
-        return self._found
+    def files(self, after: str) -> Any:
+        return ["policy.pt", self._name]
 
     def read(self, name: str, offset: int) -> Any:
-        return np.zeros(4 if offset < 4 else 0, np.uint8)
+        return self._answered
+
+
+class Beside(KeptFiles):
+    """A worker whose learner changes a file, by `change`, when its first piece was read, and deletes another."""
+
+    def __init__(self, folder: str, change: Callable[[Path], None]) -> None:
+        super().__init__(folder)
+        self._change = change
+
+    def read(self, name: str, offset: int) -> Any:
+        (self._folder / "whole.bin").unlink(missing_ok=True)
+        piece = super().read(name, offset)
+        if name == CHECKPOINT and offset == 0:
+            self._change(self._folder / name)
+        return piece
+
+
+def replace(file: Path) -> None:
+    file.with_name("new").write_bytes(b"new")
+    file.with_name("new").rename(file)
+
+
+def append(file: Path) -> None:
+    with file.open("ab") as more:
+        more.write(b"new")
 
 
 @pytest.fixture
@@ -46,7 +75,7 @@ def start() -> Iterator[Start]:
 def kept(tmp_path: Path) -> Path:
     folder = tmp_path / "kept"
     (folder / "checkpoints/empty").mkdir(parents=True)
-    (folder / "checkpoints/checkpoint-1.pt").write_bytes(os.urandom(2 * PIECE_BYTES + 1))
+    (folder / CHECKPOINT).write_bytes(os.urandom(2 * PIECE_BYTES + 1))
     (folder / "whole.bin").write_bytes(os.urandom(PIECE_BYTES))
     (folder / "curve.csv").write_bytes(b"")
     (folder / "passwd").symlink_to("/etc/passwd")
@@ -61,34 +90,70 @@ def test_files_are_copied_over_nats_byte_by_byte_without_links(server: Server, k
     with ExitStack() as stack:
         collect = CollectOverNats(stack, server)
         collector = collect(KeptFiles, env_kwargs={"folder": str(kept)}, frames_per_batch=1, workers=1)
-        assert copy(collector, tmp_path / "runs/mine") == 3
+        assert copy(collector, tmp_path / "runs/mine") == dict.fromkeys([CHECKPOINT, "curve.csv", "whole.bin"], True)
     (kept / "passwd").unlink()
     assert tree(tmp_path / "runs/mine") == tree(kept)
     assert os.listdir(tmp_path / "runs") == ["mine"]
 
 
-@pytest.mark.parametrize("name", ["../stolen", "a/../../stolen", "/{}/stolen"])
-def test_a_path_outside_of_the_folder_is_refused_and_nothing_stays(start: Start, tmp_path: Path, name: str) -> None:
-    with pytest.raises(MessageCorrupt, match=r"the worker names a file outside of its folder: '.*stolen'"):
-        copy(start(Hostile, name=name.format(tmp_path)), tmp_path / "runs/mine")
+@pytest.mark.parametrize("name", ["../stolen", "a/../../stolen", "/{}/stolen", "stolen\0", 7, "policy.pt"])
+def test_a_path_that_is_no_new_one_in_the_folder_is_refused_and_nothing_stays(
+    start: Start, tmp_path: Path, name: Any
+) -> None:
+    named = name.format(tmp_path) if isinstance(name, str) else name
+    with pytest.raises(
+        MessageCorrupt, match=r"the worker's answer is wrong: ('.*(stolen|policy\.pt)' is no|.*null|.*str)"
+    ):
+        copy(start(Hostile, name=named), tmp_path / "runs/mine")
     assert list(tmp_path.rglob("*")) == [tmp_path / "runs"]
 
 
-def test_a_file_that_comes_twice_or_is_a_folder_too_is_an_error(start: Start, tmp_path: Path) -> None:
-    for name in ("policy.pt", "policy.pt/more"):
-        with pytest.raises(OSError, match=r"policy\.pt"):
-            copy(start(Hostile, name=name), tmp_path / "mine")
+def test_a_file_that_is_a_folder_too_is_an_error(start: Start, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"policy\.pt"):
+        copy(start(Hostile, name="policy.pt/more"), tmp_path / "mine")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_shorter_than_it_was_or_gone_is_an_error(start: Start, kept: Path, tmp_path: Path) -> None:
-    with pytest.raises(RollfleetError, match=r"^more\.pt is shorter than it was: the learner changes it"):
-        copy(start(Hostile, name="more.pt", size=5), tmp_path / "mine")
+def test_an_answer_that_is_no_array_is_an_error(start: Start, tmp_path: Path) -> None:
+    with pytest.raises(MessageCorrupt, match=r"the worker's answer is wrong: .*not 'str'"):
+        copy(start(Hostile, name="more.pt", answer="text"), tmp_path / "mine")
+    assert list(tmp_path.iterdir()) == []
 
-    class Gone(KeptFiles):
-        def files(self) -> list[tuple[str, int]]:
-            return [("gone.pt", 1)]
 
-    with pytest.raises(CallFailed, match=r"env\.read: .*No such file.*gone\.pt"):
-        copy(start(Gone, folder=str(kept)), tmp_path / "mine")
-    assert not (tmp_path / "mine").exists()
+def test_a_file_that_is_replaced_while_it_is_read_is_copied_as_it_was(start: Start, kept: Path, tmp_path: Path) -> None:
+    before = (kept / CHECKPOINT).read_bytes()
+    assert copy(start(Beside, folder=str(kept), change=replace), tmp_path / "mine")[CHECKPOINT]
+    assert (tmp_path / "mine" / CHECKPOINT).read_bytes() == before
+
+
+def test_files_that_change_or_are_deleted_meanwhile_are_left_out(start: Start, kept: Path, tmp_path: Path) -> None:
+    found = copy(start(Beside, folder=str(kept), change=append), tmp_path / "mine")
+    assert found == {CHECKPOINT: False, "curve.csv": True, "whole.bin": False}
+    assert tree(tmp_path / "mine") == {"curve.csv": b""}
+
+
+def test_many_paths_come_in_several_calls(start: Start, tmp_path: Path) -> None:
+    names = [f"{number:0150}" for number in range(2 * LISTED)]
+    for name in names:
+        (tmp_path / name).touch()
+    collector = start(KeptFiles, folder=str(tmp_path))
+    (first,) = collector.call(0, "env.files", "")[0]
+    (second,) = collector.call(0, "env.files", first[-1])[0]
+    assert first + second == names
+    assert collector.call(0, "env.files", second[-1])[0] == [[]]
+
+
+def test_all_paths_of_several_calls_are_copied(
+    start: Start, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_fetch, "LISTED", 1)
+    assert sum(copy(start(KeptFiles, folder=str(kept)), tmp_path / "mine").values()) == 3
+
+
+def test_the_command_names_each_file_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollfleet.cluster.jobs.ClusterApi", lambda **_: None)
+    monkeypatch.setattr(cli_fetch, "fetch", lambda *_, **__: {"curve.csv": True, "policy.pt": False})
+    done = CliRunner().invoke(app, ["fetch", "lab/mine"])
+    assert done.stdout == "1 file in mine\n"
+    assert done.stderr == "'policy.pt' was deleted or changed while it was read: fetch it again\n"
+    assert done.exit_code == 1

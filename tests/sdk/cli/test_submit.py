@@ -1,5 +1,6 @@
 """`rollfleet submit` on a real API server: the learner's source, its pod, and its log."""
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from rollfleet.cli.starters import STARTERS
 from rollfleet.cli.submit import follow
 from rollfleet.cluster.api import ClusterApi
 from rollfleet.cluster.kept_files import claim_of
+from rollfleet.errors import ClusterError
 
 Submit = Callable[..., Result]
 JOB = job_data()
@@ -43,6 +45,40 @@ def learner(tmp_path: Path) -> str:
     (tmp_path / "my_envs.py").write_text("def make(): ...\n")
     (tmp_path / "train.py").write_text("import torch\nimport losses\n")
     return str(tmp_path / "train.py")
+
+
+class Objects(dict[tuple[str, ...], Any]):
+    """The objects of an API server, in memory: what is applied replaces all of an object but its status."""
+
+    namespace = "team-a"
+
+    def apply(self, manifest: Any) -> Any:
+        key = self._key(manifest)
+        metadata = manifest["metadata"] | {"uid": "1", "creationTimestamp": "2026-11-21T12:00:00Z", "generation": 1}
+        self[key] = {"status": self.get(*key).get("status", {})} if key in self else {}
+        self[key] |= manifest | {"metadata": metadata}
+        return self[key]
+
+    def create(self, manifest: Any) -> Any:
+        if self._key(manifest) in self:
+            raise ClusterError("it exists", 409, "AlreadyExists")
+        return self.apply(manifest)
+
+    def get(self, *key: Any) -> Any:
+        return super().get(key)
+
+    def patch(self, *_: Any) -> None: ...
+
+    def _key(self, manifest: Any) -> tuple[str, ...]:
+        return manifest["kind"], manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+
+
+@pytest.fixture
+def objects(monkeypatch: pytest.MonkeyPatch) -> Objects:
+    """The objects of the cluster that commands ask, in namespace team-a."""
+    objects = Objects()
+    monkeypatch.setattr("rollfleet.cluster.jobs.ClusterApi", lambda **_: objects)
+    return objects
 
 
 def found(api: ClusterApi, kind: str, name: str) -> Any:
@@ -73,7 +109,7 @@ def test_the_learner_and_its_modules_are_sent_and_deleted_with_the_job(
     assert [each["uid"] for each in files["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
     assert job["spec"]["source"] == {"configMap": "cartpole-source"}
     (container,) = job["spec"]["learner"]["template"]["spec"]["containers"]
-    assert container["command"] == ["python", "-u", "-m", "train"]
+    assert container["command"] == ["python", "-P", "-u", "-m", "train"]
     assert container["args"] == ["--lr", "0.1"]
 
 
@@ -157,6 +193,67 @@ def test_a_volume_belongs_to_its_job_which_has_the_same_one_when_it_is_submitted
     assert kept() != first
 
 
+def submitted(job: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["submit", str(job), *arguments])
+
+
+def test_a_job_that_is_submitted_again_without_keep_has_its_volume_still(objects: Objects, learner: str) -> None:
+    job = Path(learner).with_name("job.yaml")
+    job.write_text(yaml.safe_dump(JOB))
+    assert submitted(job, "--learner", learner, "--keep", "1Gi").exit_code == 0
+    first = claim_of(Jobs().get("cartpole"))
+    assert ("PersistentVolumeClaim", "team-a", first) in objects
+    assert submitted(job, "--learner", learner).exit_code == 0
+    assert claim_of(Jobs().get("cartpole")) == first is not None
+    larger = submitted(job, "--learner", learner, "--keep", "2Gi")
+    assert "the volume of team-a/cartpole keeps its size" in larger.stderr
+    ended = {"type": "Complete", "status": "True", "lastTransitionTime": "2026-11-21T12:00:00Z"}
+    objects["CollectorJob", "team-a", "cartpole"]["status"] = {"observedGeneration": 1, "conditions": [ended]}
+    again = submitted(job, "--learner", learner)
+    assert "`rollfleet fetch team-a/cartpole` first, then `rollfleet delete team-a/cartpole`" in again.stderr
+
+
+def test_the_namespace_default_of_the_file_counts_also_with_a_learner(objects: Objects, learner: str) -> None:
+    job = Path(learner).with_name("job.yaml")
+    job.write_text(yaml.safe_dump(JOB | {"metadata": {"name": "cartpole", "namespace": "default"}}))
+    assert submitted(job, "--learner", learner).stdout == "default/cartpole submitted\n"
+    assert {namespace for _, namespace, _ in objects} == {"default"}
+
+
+def test_volumes_of_a_template_may_be_null(objects: Objects, learner: str) -> None:
+    (Path(learner).parent / "package").mkdir()
+    Path(learner).with_name("package").joinpath("__init__.py").write_text("")
+    Path(learner).write_text("import package\n")
+    container = {"name": "ppo", "volumeMounts": None}
+    spec: dict[str, Any] = {"learner": {"template": {"spec": {"volumes": None, "containers": [container]}}}}
+    spec["template"] = {"spec": {"volumes": None}}
+    job = Path(learner).with_name("job.yaml")
+    job.write_text(yaml.safe_dump(JOB | {"spec": JOB["spec"] | spec}))
+    result = submitted(job, "--learner", learner, "--keep", "1Gi")
+    assert result.exit_code == 0, result.output
+    (written,) = [each for (kind, *_), each in objects.items() if kind == "CollectorJob"]
+    kept, *packages = written["spec"]["learner"]["template"]["spec"]["volumes"]
+    assert kept["name"] == "rollfleet-kept"
+    assert written["spec"]["template"]["spec"]["volumes"] == packages != []
+
+
+def test_a_learner_imports_its_own_modules_and_none_of_its_working_folder(
+    objects: Objects, learner: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
+    Path(learner).write_text("import losses\nprint(losses.__file__)\n")
+    submitted(tmp_path / "job.yaml", "--learner", learner)
+    job = objects["CollectorJob", "team-a", "cartpole"]
+    (container,) = job["spec"]["learner"]["template"]["spec"]["containers"]
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/losses.py").write_text("")
+    (tmp_path / "kept/train.py").write_text("print('old')\n")
+    program = [sys.executable, *container["command"][1:]]
+    environ = {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(program, cwd=tmp_path / "kept", env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{tmp_path / 'losses.py'}\n"
+
+
 def test_a_wrong_size_and_a_volume_without_a_learner_are_one_line_before_anything_is_sent(
     learner: str, tmp_path: Path
 ) -> None:
@@ -168,7 +265,10 @@ def test_a_wrong_size_and_a_volume_without_a_learner_are_one_line_before_anythin
     job, where = str(tmp_path / "job.yaml"), f"--kubeconfig={tmp_path / 'config'}"
     for arguments, line in (
         (["--learner", learner, "--keep", "1 GB"], "--keep: `1 GB` is not a quantity; write `1Gi` (powers of 1024)"),
+        (["--learner", learner, "--keep", ""], "--keep: `` is not a quantity; write a number with an optional unit"),
+        (["--learner", learner, "--keep", "0"], "--keep: `0` keeps nothing; write e.g. `1Gi`"),
         (["--keep", "1Gi"], "--keep keeps the files of --learner: add it"),
+        (["--keep", ""], "--keep keeps the files of --learner: add it"),
     ):
         refused = CliRunner().invoke(app, ["submit", job, where, *arguments])
         assert refused.exit_code != 0

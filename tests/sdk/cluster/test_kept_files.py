@@ -42,7 +42,7 @@ def pod(run: Any) -> tuple[Any, Any]:
     spec = run["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert spec["securityContext"] == pods.POD_SECURITY
-    assert container["securityContext"] == pods.CONTAINER_SECURITY
+    assert pods.CONTAINER_SECURITY.items() <= container["securityContext"].items()
     assert {"name": "rollfleet-kept", "persistentVolumeClaim": {"claimName": "test-kept-1"}} in spec["volumes"]
     return spec, container
 
@@ -57,7 +57,7 @@ def test_a_learner_works_in_the_folder_of_its_volume(tmp_path: Path, container: 
     _, learner = pod(workloads.learner(keeping(tmp_path, **container), SETTINGS))
     assert mount(learner) == {"name": "rollfleet-kept", "mountPath": FOLDER}
     assert learner["workingDir"] == FOLDER
-    assert learner["command"] == ["python", "-u", "-m", "train"]
+    assert learner["command"] == ["python", "-P", "-u", "-m", "train"]
 
 
 def test_a_working_folder_and_mounts_of_the_users_stay(tmp_path: Path) -> None:
@@ -87,12 +87,16 @@ def test_the_claim_of_a_job_is_found_in_its_spec(tmp_path: Path) -> None:
     assert claim_of(seen(small_job(learner={"template": {"spec": {"volumes": None}}}))) is None
 
 
+def read_by(kept: JobView) -> tuple[Any, Any]:
+    """The pod and the container of a fetch's worker."""
+    env = {"entrypoint": f"{KeptFiles.__module__}:KeptFiles"}
+    return pod(workloads.workers(small_job(env=env, **Cluster(template=reader(kept)).spec()), SETTINGS))
+
+
 def test_a_reader_is_a_restricted_worker_that_cannot_write_and_runs_where_the_learner_may(tmp_path: Path) -> None:
     limits = {"limits": {"nvidia.com/gpu": "1"}}
     kept = seen(keeping(tmp_path, command=["python", "-m", "train"], resources=limits))
-    template = Cluster(template=reader(kept)).spec()["template"]
-    job = small_job(template=template, env={"entrypoint": f"{KeptFiles.__module__}:KeptFiles"})
-    spec, worker = pod(workloads.workers(job, SETTINGS))
+    spec, worker = read_by(kept)
     assert worker["command"] == ["rollfleet", "worker"]
     assert "limits" not in {name for name, value in worker["resources"].items() if value}
     assert mount(worker) == {"name": "rollfleet-kept", "mountPath": FOLDER, "readOnly": True}
@@ -100,6 +104,23 @@ def test_a_reader_is_a_restricted_worker_that_cannot_write_and_runs_where_the_le
     (beside,) = spec["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     wanted = beside["podAffinityTerm"]["labelSelector"]["matchLabels"]
     assert wanted.items() <= names.labels("cartpole", Role.LEARNER).items()
+
+
+def test_a_reader_has_the_resources_of_its_job_and_the_user_and_the_affinity_of_the_learner(tmp_path: Path) -> None:
+    learner = keeping(tmp_path, securityContext={"runAsUser": 1000}).dump()["spec"]["learner"]  # type: ignore[index]
+    node: Any = {"requiredDuringSchedulingIgnoredDuringExecution": {}}
+    zone = {"weight": 1, "podAffinityTerm": {}}
+    near = {"preferredDuringSchedulingIgnoredDuringExecution": [zone]}
+    learner["template"]["spec"]["affinity"] = {"nodeAffinity": node, "podAffinity": near}
+    learner["template"]["spec"]["volumes"] += [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}
+    spec, worker = read_by(seen(small_job(learner=learner, resources=resources | {"gpu": {"count": 1}})))
+    assert worker["resources"] == resources
+    assert worker["securityContext"] == pods.CONTAINER_SECURITY | {"runAsUser": 1000}
+    assert "data" not in {each["name"] for each in spec["volumes"]}
+    assert spec["affinity"]["nodeAffinity"] == node
+    first, second = spec["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert (first, second["weight"]) == (zone, 100)
 
 
 @pytest.mark.slow
@@ -113,7 +134,7 @@ def test_the_files_of_a_job_are_fetched_and_only_that_job_stays(
     jobs = Jobs(namespace=api.namespace)
     spec = {"suspend": True, "learner": keeping(tmp_path).dump()["spec"]["learner"]}  # type: ignore[index]
     jobs.submit(small_job(**spec))
-    assert cli_fetch.fetch(jobs, "test", tmp_path / "mine", context=None) == 1
+    assert cli_fetch.fetch(jobs, "test", tmp_path / "mine", context=None) == {"policy.pt": True}
     assert (tmp_path / "mine/policy.pt").read_bytes() == b"mine"
     with pytest.raises(RollfleetError, match=r"mine exists: name another folder, `--to FOLDER`"):
         cli_fetch.fetch(jobs, "test", tmp_path / "mine", context=None)

@@ -124,7 +124,7 @@ def test_a_pause_waits_for_no_second_batch(stuck: Collector) -> None:
     fill: Any = stuck._calls.fill
 
     def go() -> None:
-        wait_until(fill._next.locked)
+        wait_until(lambda: fill._waiting)
         GO.set()
 
     other = threading.Thread(target=go)
@@ -168,3 +168,21 @@ def test_a_dropped_collector_stops_filling_in_order(fill: Fill, started: Callabl
         collector.detach()
         assert not started()
         assert collector.frames == buffer.write_count
+
+
+def test_a_call_inside_a_pause_goes_before_the_calls_of_other_threads(fill: Fill) -> None:
+    collector, entered = fill(ReplayBuffer(10_000)), threading.Event()
+
+    def wait_for_the_turn() -> None:
+        entered.set()
+        with pytest.raises(Timeout):
+            collector.call(None, "env.spec", timeout_s=5)
+
+    other = threading.Thread(target=wait_for_the_turn)
+    with collector.pause():
+        other.start()
+        entered.wait()
+        for _ in range(20):
+            collector.call(None, "env.spec", timeout_s=60)
+        assert other.is_alive()
+        other.join()

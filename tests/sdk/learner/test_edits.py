@@ -49,3 +49,14 @@ def test_time_until_a_worker_counts_as_stuck_may_change(server: Server, connect:
     edited = server.provision(**SPEC | {"failure": {"suspectAfterSeconds": 60}})
     known(collector, failure=edited.spec.failure)
     assert collector._transport._heartbeats.roster.suspect_after_s == 60  # type: ignore[attr-defined]
+
+
+def test_whole_trajectories_that_are_set_while_it_runs_are_received(server: Server, connect: Connect) -> None:
+    spec = SPEC | {"mode": "Sync"}
+    server.provision(**spec)
+    collector = connect(actor_critic())
+    edited = server.provision(**spec | {"collect": {"framesPerBatch": FRAMES, "trajsPerBatch": 8}})
+    known(collector, collect=edited.spec.collect)
+    server.start_worker(edited, 0)
+    assert len(next(collector)) == 8
+    assert collector.stats().corrupt == 0

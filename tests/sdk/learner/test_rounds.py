@@ -1,24 +1,9 @@
 """One round of mode Sync: which workers it waits for, and which fragments make its batch."""
 
-import torch
-from tensordict import TensorDict
+from tests.sdk.learner.arrivals import arrival
 
 from rollfleet.learner.rounds import Round
 from rollfleet.transports.learner_side import Arrival
-from rollfleet_api.messages import BatchMeta
-
-
-def arrival(worker: int) -> Arrival:
-    return Arrival(
-        worker=worker,
-        incarnation=0,
-        sequence=0,
-        meta=BatchMeta(session=1, round=1, version=0, frames=1),
-        batch=TensorDict({}, batch_size=[1, 1]),
-        episode_returns=torch.empty(0, dtype=torch.float64),
-        episode_lengths=torch.empty(0, dtype=torch.int64),
-        nbytes=0,
-    )
 
 
 def workers(arrivals: list[Arrival]) -> list[int]:
@@ -28,13 +13,13 @@ def workers(arrivals: list[Arrival]) -> list[int]:
 def test_a_worker_that_joined_after_the_frames_were_divided_is_left_out() -> None:
     round_ = Round(frozenset({0, 1}), enough=2)
     for worker in (7, 1, 0):
-        round_.add(arrival(worker))
+        round_.add(arrival(0, worker=worker))
     assert [workers(each) for each in round_.result()] == [[0, 1], [7]]
 
 
 def test_the_fragment_of_a_new_worker_counts_if_all_members_left() -> None:
     round_ = Round(frozenset({0, 1}), enough=2)
-    round_.add(arrival(7))
+    round_.add(arrival(0, worker=7))
     round_.release({0, 1})
     assert [workers(each) for each in round_.result()] == [[7], []]
 
@@ -43,5 +28,5 @@ def test_a_round_whose_members_all_left_waits_for_the_new_ones() -> None:
     round_ = Round(frozenset({0, 1}), enough=1)
     round_.reopen(frozenset({2}))
     assert round_.missing == {2}
-    round_.add(arrival(2))
+    round_.add(arrival(0, worker=2))
     assert [workers(each) for each in round_.result()] == [[2], []]
