@@ -66,7 +66,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         self.processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
-        self._calls, self._behind = 0, False
+        self._calls = 0
         self.info_keys: tuple[str, ...] = ()
         first = (sample or makers[0])()
         self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
@@ -142,8 +142,10 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         Raises:
             EnvironmentFailed: A method raised, or a process died.
         """
-        request = pickle.dumps((_CALL, name, args, kwargs))
-        answers = self._ask(dict.fromkeys(range(len(self._pipes)), request))
+        request, everyone = pickle.dumps((_CALL, name, args, kwargs)), range(len(self._pipes))
+        # The last call may have ended early: a process that still sends its answer would read no long request.
+        self._ask(dict.fromkeys(everyone, _READY))
+        answers = self._ask(dict.fromkeys(everyone, request))
         return tuple(value for values in answers.values() for value in values)
 
     def close(self, **_: Any) -> None:
@@ -159,20 +161,9 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.processes, self._pipes, self.closed = [], [], True
 
     def _ask(self, requests: Mapping[int, bytes]) -> dict[int, Any]:
-        """Send each of these processes its request. Returns their answers, by index.
-
-        After an exception a process may still send an answer, and read no long request until that has been received.
-        """
-        if self._behind:
-            self._exchange(dict.fromkeys(range(len(self._pipes)), _READY))
-        self._behind = True
-        answers = self._exchange(requests)
-        self._behind = False
-        return answers
-
-    def _exchange(self, requests: Mapping[int, bytes]) -> dict[int, Any]:
+        """Send each of these processes its request. Returns their answers, by index."""
         self._calls += 1
-        number = self._number()
+        number = self._calls.to_bytes(_NUMBER_BYTES)
         for index, request in requests.items():
             try:
                 self._pipes[index].send_bytes(number + request)
@@ -182,7 +173,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _answers(self, asked: Iterable[int]) -> dict[int, Any]:
         """Wait until these processes have answered the newest call. Answers to an interrupted one are dropped."""
-        answers, number = {}, self._number()
+        answers, number = {}, self._calls.to_bytes(_NUMBER_BYTES)
         for index in asked:
             answer = b""
             while not answer.startswith(number):
@@ -194,9 +185,6 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             if error is not None:
                 raise error(f"{self.processes[index].name}: {answers[index]}")
         return answers
-
-    def _number(self) -> bytes:
-        return self._calls.to_bytes(_NUMBER_BYTES)
 
     def _infos(self, answers: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
         infos: dict[str, Any] = {}

@@ -47,7 +47,7 @@ class DuplicateFilter:
 
     def expect(self, worker: int, incarnation: int, stored: int) -> None:
         """Note that an incarnation has stored this many: those that never come count once its successor's do."""
-        for (known, _), each in self._incarnations.get(worker, {}).items():
+        for (known, _), each in [*self._incarnations.get(worker, {}).items()]:
             if known == incarnation and not each.ended:  # else it speaks of a later process with the same incarnation
                 each.expected = max(each.expected, stored)
 

@@ -81,13 +81,20 @@ def test_any_number_of_wide_gaps_costs_no_memory() -> None:
 
 def test_missed_batches_are_counted_while_another_thread_adds() -> None:
     incarnations, counted = DuplicateFilter(), []
+
+    def add() -> None:
+        for number in range(1, 10_000):
+            incarnations.add(number, 0, 0)  # of a new worker
+            incarnations.add(0, number, 0)  # of a worker that was restarted
+
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        other = threading.Thread(target=lambda: [incarnations.add(worker, 0, 0) for worker in range(20_000)])
+        other = threading.Thread(target=add)
         other.start()
         while other.is_alive():
-            incarnations.expect(0, 0, 1)
+            for _ in range(1000):
+                incarnations.expect(0, 0, 1)
             counted.append(incarnations.missed)
         other.join()
     finally:
