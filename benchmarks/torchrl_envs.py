@@ -70,7 +70,7 @@ def theirs(name: str, makes: Any, act: Any, frames: int, **options: Any) -> Iter
     import torchrl.collectors.distributed
 
     kind = getattr(torchrl.collectors, name, None) or getattr(torchrl.collectors.distributed, name)
-    return of_collector(kind(makes, act, frames_per_batch=frames, total_frames=-1, **options))
+    return of_collector(kind(makes, act, frames_per_batch=frames, total_frames=1 << 40, **options))
 
 
 def ours(make: Any, act: Any, frames: int, **options: Any) -> Iterator[int]:
