@@ -91,10 +91,12 @@ class Lab:
     def __init__(self, release: Release) -> None:
         self.release = release
         self.namespace = f"lab-{uuid.uuid4().hex[:6]}"
+        self._administrator = f"--kubeconfig={os.environ['KUBECONFIG']}"  # whoever the test acts as later
         run("kubectl", "apply", "-f", "-", stdin=restricted(self.namespace))
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
-        return run("kubectl", f"--namespace={self.namespace}", *arguments, stdin=stdin, check=check)
+        command = ("kubectl", self._administrator, f"--namespace={self.namespace}")
+        return run(*command, *arguments, stdin=stdin, check=check)
 
     def apply(self, manifest: dict[str, Any]) -> None:
         self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
