@@ -16,6 +16,7 @@ def blocks(repository: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_transport_of_the_page_passes_the_suite(blocks: list[str], tmp_path: Path) -> None:
     transport, _, suite = blocks
     (tmp_path / "test_threads.py").write_text(transport + suite)

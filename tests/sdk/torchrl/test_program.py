@@ -40,7 +40,9 @@ def make_env(name):
 """
 
 
-@pytest.mark.parametrize(("options", "shape"), [([], (20,)), (["--workers", "2"], (2, 10))])
+@pytest.mark.parametrize(
+    ("options", "shape"), [([], (20,)), pytest.param(["--workers", "2"], (2, 10), marks=pytest.mark.slow)]
+)
 def test_a_program_runs_unchanged(options: list[str], shape: tuple[int, ...], tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "beside.py").write_text(BESIDE)

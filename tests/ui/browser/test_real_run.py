@@ -44,6 +44,7 @@ async def shoot(page: Page, name: str, folder: Path, *, height: int) -> None:
     await page.screenshot(path=folder / f"page-{name}.png")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_a_run_is_watched_and_disturbed_and_opened_again_from_its_folder(
     workplace: Workplace, visits: Visits, repository: Path
