@@ -39,11 +39,11 @@ with instrumented():
     import torch
     import xxhash
     from pydantic import ValidationError
+    from tests.sdk.wire.joined_chunks import split
 
     from rollfleet.data.batch import join, to_batch
     from rollfleet.errors import WireError
-    from rollfleet.wire.batch_chunks import Assembler, Identity, cut
-    from rollfleet.wire.chunks import PREFIX_BYTES
+    from rollfleet.wire.chunks import PREFIX_BYTES, Assembler, Identity
     from rollfleet.wire.codec import Key, decode, encode
     from rollfleet.wire.fragment_message import unpack_fragment
     from rollfleet.wire.weight_chunks import WeightAssembler, manifest_of
@@ -129,8 +129,7 @@ def write_seeds(folder: Path) -> None:
         "fragment": b"1" + _fragment(unfolded),
         "stacks": b"1" + _fragment(stacks[0]),
         "stacks_last": b"1" + _fragment(stacks[1]),
-        "chunk": b"2"
-        + b"".join(next(cut(encoded, Identity(worker=1, incarnation=0, sequence=2), max_chunk_bytes=256))),
+        "chunk": b"2" + next(split(encoded, Identity(worker=1, incarnation=0, sequence=2), max_chunk_bytes=256)),
         "weights": b"3" + b"".join(next(cut_weights(manifest, data))),
         "manifest": b"4" + pack(manifest),
         "control": b"5" + pack(Control(session=1, phase=LearnerPhase.RUN, round=1, version=1)),

@@ -19,9 +19,8 @@ from rollfleet.nats.link import Link
 from rollfleet.nats.polling import RETRY_WAIT_S
 from rollfleet.rollout.trajectory_ids import is_later
 from rollfleet.transports.learner_side import Arrival
-from rollfleet.wire.batch_chunks import Assembled, Assembler, Identity
 from rollfleet.wire.buffer_pool import BufferPool
-from rollfleet.wire.chunks import peek
+from rollfleet.wire.chunks import Assembled, Assembler, Identity, peek
 from rollfleet.wire.fragment_message import unpack_fragment
 from rollfleet_api.job import MAX_WORKERS, CollectorJob, Mode
 from rollfleet_api.messages import Lease, MessageInvalid, unpack

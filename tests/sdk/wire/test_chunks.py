@@ -13,8 +13,7 @@ from tests.sdk.allocations import allocates_at_most
 from tests.sdk.wire.joined_chunks import split
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
-from rollfleet.wire.batch_chunks import Assembler, Identity
-from rollfleet.wire.chunks import PREFIX_BYTES, ChunkHeader, peek
+from rollfleet.wire.chunks import PREFIX_BYTES, Assembler, ChunkHeader, Identity, peek
 from rollfleet.wire.codec import ALIGNMENT, Encoded, decode, encode
 
 FIELDS = struct.Struct("<IHHQIIQ")
