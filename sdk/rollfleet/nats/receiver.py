@@ -76,7 +76,6 @@ class BatchReceiver:
         self._taken: defaultdict[int, dict[Identity, None]] = defaultdict(dict)  # the most recent of each worker
         self._begun: dict[int, Lease] = {}  # worker -> the lease of the newest incarnation that has begun
         self._waiting = 0  # complete batches that were not received yet
-        self._counting = threading.Lock()
         self._encoded: queue.SimpleQueue[Assembled | None] = queue.SimpleQueue()
         self._ready: deque[Arrival] = deque()
         self._changed = threading.Condition()
@@ -112,7 +111,7 @@ class BatchReceiver:
         self._link.begin(self._acknowledge_batch(identity))
 
     def _count_received(self) -> None:
-        with self._counting:
+        with self._changed:
             self._waiting -= 1
         self._link.soon(self._on_received)
 
@@ -165,7 +164,7 @@ class BatchReceiver:
             self._link.begin(self._acknowledge_batch(identity))
         if assembled:
             self._complete.add(assembled.identity)
-            with self._counting:
+            with self._changed:
                 self._waiting += 1
             self._encoded.put(assembled)
 

@@ -166,7 +166,7 @@ class Worker:
         began = time.perf_counter()
         fragment = self._rollout.collect(
             version=self.status.version,
-            steps=min(control.steps, self._spec.steps_among(1)),  # never more than the whole job asks for
+            steps=control.steps,
             random_actions=control.random_actions,
             stop=lambda: self._leaving.is_set() or self._is_closed(control),
         )
