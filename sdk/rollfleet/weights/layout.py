@@ -151,8 +151,8 @@ class WeightLayout:
                 raise WeightMismatch(f"{_name(parameter)}: the policy here has it, the learner does not")
         for mine, other in zip_longest(self.parameters, parameters):
             if mine != other:
-                differs = mine or other
-                raise WeightMismatch(f"{_name(differs)}: the learner has the same parameters in another order, or twice")
+                name = _name(mine or other)
+                raise WeightMismatch(f"{name}: the learner has the same parameters in another order, or twice")
 
     def _tensors(self, models: Mapping[str, State]) -> list[Tensor]:
         tensors: list[Tensor] = []

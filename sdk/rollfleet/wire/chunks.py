@@ -4,18 +4,16 @@ One chunk, all numbers little-endian:
 
 ```
 offset  bytes
-0       4      magic b"RLF1", whose last byte is the number of the format
-4       4      u32  xxh32 of the 32 bytes that follow
-8       16     key of the message: of a batch, see `Identity`; of weights, see `weight_chunks`
-24      4      u32  index of this chunk
-28      4      u32  count of chunks
-32      8      u64  total bytes of the message
-40             the chunk's piece of the message
+0       4      magic b"RLF2", whose last byte is the number of the format
+4       16     key of the message: of a batch, see `Identity`; of weights, see `weight_chunks`
+20      4      u32  index of this chunk
+24      4      u32  count of chunks
+28      8      u64  total bytes of the message
+36             the chunk's piece of the message
 ```
 
 A message of `total` bytes in `count` chunks has `size = ceil(total / count)` bytes in every chunk but the last, which
-has the rest (at least one byte): chunk `index` holds the bytes from `index * size` on. The message's own checksum
-covers the pieces. The checksum here keeps a flipped bit from moving a chunk to another message.
+has the rest (at least one byte): chunk `index` holds the bytes from `index * size` on.
 """
 
 import struct
@@ -24,7 +22,6 @@ from dataclasses import dataclass
 from typing import Self, TypeAlias
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
@@ -34,12 +31,11 @@ from rollfleet_api.job import MAX_WORKERS
 CHUNK_BYTES = 1 << 20
 """Size of a chunk at most, even where the server takes larger messages."""
 
-_MAGIC = b"RLF1"
-_LEAD = struct.Struct("<4sI")
-_FIELDS = struct.Struct("<16sIIQ")
+_MAGIC = b"RLF2"
+_PREFIX = struct.Struct("<4s16sIIQ")
 _BATCH_KEY = struct.Struct("<IHHQ")
 
-PREFIX_BYTES = _LEAD.size + _FIELDS.size
+PREFIX_BYTES = _PREFIX.size
 """Size of a chunk's prefix, in bytes."""
 
 Received: TypeAlias = bytes | bytearray | memoryview
@@ -131,8 +127,7 @@ def cut_message(key: bytes, parts: Iterable[memoryview], total_bytes: int, count
     part = memoryview(b"")
     for index in range(count):
         header = ChunkHeader(key=key, index=index, count=count, total_bytes=total_bytes)
-        fields = _FIELDS.pack(key, index, count, total_bytes)
-        views: list[bytes | memoryview] = [_LEAD.pack(_MAGIC, xxhash.xxh32_intdigest(fields)) + fields]
+        views: list[bytes | memoryview] = [_PREFIX.pack(_MAGIC, key, index, count, total_bytes)]
         missing = header.nbytes
         while missing:
             if not part.nbytes:
@@ -152,16 +147,13 @@ def peek(chunk: Received) -> ChunkHeader:
     nbytes = memoryview(chunk).nbytes
     if nbytes < PREFIX_BYTES:
         raise MessageCorrupt(f"{nbytes} bytes are too few for a chunk: the prefix alone has {PREFIX_BYTES}")
-    magic, checksum = _LEAD.unpack_from(chunk)
+    magic, key, index, count, total_bytes = _PREFIX.unpack_from(chunk)
     if magic[:3] != _MAGIC[:3]:
         raise MessageCorrupt(f"not a chunk of rollfleet: it begins with {magic!r} instead of {_MAGIC!r}")
     if magic != _MAGIC:
         raise MessageCorrupt(
             f"a chunk of format {magic!r}, and this rollfleet reads {_MAGIC!r}: install one version on both sides"
         )
-    if xxhash.xxh32_intdigest(memoryview(chunk).cast("B")[_LEAD.size : PREFIX_BYTES]) != checksum:
-        raise MessageCorrupt("the chunk's prefix was changed on the way: its checksum is wrong")
-    key, index, count, total_bytes = _FIELDS.unpack_from(chunk, _LEAD.size)
     if index >= count:
         raise MessageCorrupt(f"chunk {index} of {count} chunks")
     header = ChunkHeader(key=key, index=index, count=count, total_bytes=total_bytes)
