@@ -9,7 +9,7 @@ from rollfleet.cli.error_lines import EXIT_FAILURE
 from rollfleet.cli.validate import importing_from
 from rollfleet.cluster.jobs import Jobs
 from rollfleet.cluster.sources import Sources
-from rollfleet.errors import JobEnded, JobInvalid
+from rollfleet.errors import ClusterError, JobEnded, JobInvalid
 from rollfleet.transports.hooks import HOOKS
 from rollfleet_api.diagnosis import diagnose
 from rollfleet_api.job import CollectorJob
@@ -63,9 +63,10 @@ def has_ended(job: JobView) -> bool:
 
 
 def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[[str], None]) -> int:
-    """Show a learner's log until the job ends.
+    """Show a learner's log until the job ends; of a learner that ended before it was seen, too.
 
-    `show` takes a line of the log, `explain` the job's state, each time that it changes before the learner runs.
+    `show` takes a line of the log. `explain` takes the job's state, each time that it changes before the learner runs,
+    and the reason why a log cannot be read after the job's end.
 
     Returns:
         The exit code: 0 if the job is complete, 1 if it failed.
@@ -76,22 +77,29 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
     state, followed = "", set[str]()
     while True:
         for seen in jobs.watch(job):
-            found, ended = diagnose(seen), seen.held(ConditionType.COMPLETE)
+            found, complete = diagnose(seen), seen.held(ConditionType.COMPLETE)
+            over = complete or seen.held(ConditionType.FAILED)
+            pods = [pod for pod in jobs.pods(seen) if pod.role == Role.LEARNER and pod.phase != "Pending"]
+            begun = [pod for pod in pods if not (pod.name in followed and (over or pod.finished))]
+            now = f"{seen.key} is {found}"
+            if over and not begun:  # after the learner's last words
+                explain(now)
+                return 0 if complete else EXIT_FAILURE
             # Ignore workers that exit before the learner.
-            if (now := f"{seen.key} is {found}") != state and (ended or found.is_problem or not followed):
+            if now != state and not over and (found.is_problem or not followed):
                 state = now
                 explain(state)
-            if ended:
-                return 0
-            if seen.held(ConditionType.FAILED):
-                return EXIT_FAILURE
-            pods = [pod for pod in jobs.pods(seen) if pod.role == Role.LEARNER]
-            begun = [pod for pod in pods if pod.phase != "Pending" and not (pod.finished and pod.name in followed)]
             for pod in begun:
                 again = pod.name in followed  # its log's stream has ended, and the pod has not: show what comes now
                 followed.add(pod.name)
-                for line in jobs.api.logs(seen.metadata.namespace, pod.name, follow=True, tail=0 if again else None):
-                    show(line)
+                lines = jobs.api.logs(seen.metadata.namespace, pod.name, follow=True, tail=0 if again else None)
+                try:
+                    for line in lines:
+                        show(line)
+                except ClusterError as error:
+                    if not over:
+                        raise
+                    explain(str(error))
                 if again:
                     time.sleep(AGAIN_S)
             if begun:
