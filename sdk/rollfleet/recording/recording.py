@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from rollfleet.arguments import path_of
-from rollfleet.data.batch import join, to_batch
+from rollfleet.data.batch import join
 from rollfleet.errors import JobInvalid
 from rollfleet.recording.segments import Record, Segment, read, segments_in
 from rollfleet.system.devices import device_of
@@ -90,8 +90,7 @@ class Recording:
             yield filter(new, chain.from_iterable(segment.records for segment in run))
 
     def _arrival(self, record: Record) -> Arrival:
-        identity, fragment = record.identity, record.read()
-        batch: Any = to_batch(fragment)
+        identity, (fragment, batch) = record.identity, record.read()
         return Arrival(
             worker=identity.worker,
             incarnation=identity.incarnation,
