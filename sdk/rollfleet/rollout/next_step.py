@@ -57,10 +57,6 @@ class NextStepStepper:
     def resume(self) -> None:
         """See `Stepper`. These environments reset by themselves: none waits."""
 
-    def resize(self, steps: int) -> None:
-        """See `Stepper`."""
-        self._capacity = max(self._capacity, 2 * steps)  # frames that are held already stay
-
     def collect(
         self,
         into: Storage,
@@ -72,6 +68,7 @@ class NextStepStepper:
     ) -> Collected:
         """See `Stepper`."""
         steps, start = into.arrays[TRAJECTORY].shape[1], self._rows
+        self._capacity = max(self._capacity, 2 * steps)  # if T has become less, frames that are held stay
         ragged = bool(self._context.spec.trajs_per_batch)
         pending: list[Array] | None = values
         stopped, missing = False, steps - int(self._held.min())

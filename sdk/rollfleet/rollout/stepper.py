@@ -97,7 +97,7 @@ class Stepper(Protocol):
     """Steps a vector of environments and writes their frames. A rollout has one and owns it.
 
     A new stepper expects all environments at the first observation of an episode, in `actor.carried`. The order of
-    calls is `resume` or `restart`, then `collect`; `resize` comes before either.
+    calls is `resume` or `restart`, then `collect`. T may differ from one `collect` to the next.
     """
 
     def restart(self) -> None:
@@ -105,9 +105,6 @@ class Stepper(Protocol):
 
     def resume(self) -> None:
         """Start the next fragment: reset environments that waited for it."""
-
-    def resize(self, steps: int) -> None:
-        """Prepare for fragments of T = `steps`."""
 
     def collect(
         self,
