@@ -43,17 +43,16 @@ class LogLine:
     Attributes:
         worker: The worker's index. None: the learner, or an evaluation worker.
         text: The line, without its end.
-        process: The process in words, such as `evaluation worker 0`; empty: `worker` names it.
+        process: The process in words, such as `evaluation worker 0`.
     """
 
     worker: int | None
     text: str
-    process: str = ""
+    process: str
 
     def __str__(self) -> str:
         """Return the line with its process, as `rollfleet run` shows it."""
-        named = "learner" if self.worker is None else f"worker {self.worker}"
-        return f"[{self.process or named}] {self.text}"
+        return f"[{self.process}] {self.text}"
 
 
 class Jobs:
