@@ -269,7 +269,6 @@ def pad(batch: "TensorDict", time: int) -> "TensorDict":
     if own == time and MASK in batch.keys(True):
         return batch
     padded = batch.new_zeros(envs, time)
-    padded.names = batch.names
     padded[:, :own] = batch
     padded[TRAJECTORY][:, own:] = NO_TRAJECTORY
     mask = torch.zeros(envs, time, dtype=torch.bool, device=batch[TRAJECTORY].device)
