@@ -65,7 +65,7 @@ def split_trajectories(
     flat, starts, lengths = _cut(batch, ids_key, mask_key, ("next", *_parts("done" if done_key is None else done_key)))
     if as_nested is not False:
         frames = flat.exclude(mask_key)
-        pieces = [frames[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
+        pieces = [frames[start : start + length] for start, length in torch.stack([starts, lengths], 1).tolist()]
         return _nested(pieces, torch.strided if as_nested is True else as_nested)
     rows, longest = len(starts), int(lengths.max()) if len(lengths) else 0
     row = torch.repeat_interleave(torch.arange(rows, device=starts.device), lengths)
