@@ -89,23 +89,18 @@ class TorchStream:
     def __init__(self, seed: int, device: torch.device) -> None:
         """Start a stream for the CPU and, if it is another device, for `device`."""
         self._cpu = torch.Generator().manual_seed(seed).get_state()
-        self._device = device if device.type == "cuda" else None
-        self._cuda = torch.Generator(device).manual_seed(seed).get_state() if self._device is not None else None
+        devices = [device] if device.type == "cuda" else []
+        self._cuda = {each: torch.Generator(each).manual_seed(seed).get_state() for each in devices}
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Let the default generators continue this stream until the context ends."""
-        outer = torch.get_rng_state()
-        torch.set_rng_state(self._cpu)
-        outer_cuda = None
-        if self._device is not None and self._cuda is not None:
-            outer_cuda = torch.cuda.get_rng_state(self._device)
-            torch.cuda.set_rng_state(self._cuda, self._device)
-        try:
-            yield
-        finally:
-            self._cpu = torch.get_rng_state()
-            torch.set_rng_state(outer)
-            if self._device is not None and outer_cuda is not None:
-                self._cuda = torch.cuda.get_rng_state(self._device)
-                torch.cuda.set_rng_state(outer_cuda, self._device)
+        with torch.random.fork_rng(devices=self._cuda):
+            torch.set_rng_state(self._cpu)
+            for device, state in self._cuda.items():
+                torch.cuda.set_rng_state(state, device)
+            try:
+                yield
+            finally:
+                self._cpu = torch.get_rng_state()
+                self._cuda = {device: torch.cuda.get_rng_state(device) for device in self._cuda}
