@@ -22,7 +22,7 @@ class Layout(Protocol):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The parameters in the bytes, for the other side to compare; empty: no weights are sent."""
+        """The parameters in the bytes, for workers to compare; empty: no weights are sent."""
 
     @property
     def total_bytes(self) -> int:
@@ -37,8 +37,8 @@ class Layout(Protocol):
     def states(self, data: Tensor) -> dict[str, State]:
         """Return the tensors in bytes, by model and name."""
 
-    def check(self, parameters: tuple[Parameter, ...], *, theirs: str) -> None:
-        """Compare the other side's parameters with this layout.
+    def check(self, parameters: tuple[Parameter, ...]) -> None:
+        """Compare the learner's parameters with this layout, a worker's.
 
         Raises:
             WeightMismatch: They differ; names the first difference.

@@ -141,7 +141,7 @@ class SharedWeightsInbox:
         if location.parameters_at not in self._checked:
             text = os.pread(self._shared_memory.fileno(), location.parameters_bytes, location.parameters_at)
             try:
-                self._layout.check(_PARAMETERS.validate_json(text), theirs="the learner")
+                self._layout.check(_PARAMETERS.validate_json(text))
             except WeightMismatch as error:
                 self._misfit = error
                 raise

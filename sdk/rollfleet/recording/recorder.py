@@ -14,7 +14,7 @@ from rollfleet.nats.opening import open_link
 from rollfleet.nats.state import read_job
 from rollfleet.recording.observer import Observer
 from rollfleet.recording.segments import SegmentWriter
-from rollfleet.wire.batch_chunks import Assembled
+from rollfleet.wire.chunks import Assembled
 from rollfleet.wire.codec import decode
 from rollfleet.wire.fragment_message import fragment_of, meta_of
 from rollfleet_api.job import CollectorJob

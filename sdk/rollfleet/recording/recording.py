@@ -13,7 +13,7 @@ from rollfleet.errors import JobInvalid
 from rollfleet.recording.segments import Record, Segment, read, segments_in
 from rollfleet.system.devices import device_of
 from rollfleet.transports.learner_side import Arrival
-from rollfleet.wire.batch_chunks import Identity
+from rollfleet.wire.chunks import Identity
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

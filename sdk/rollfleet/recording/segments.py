@@ -24,7 +24,7 @@ from torch import Tensor
 
 from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobInvalid, MessageCorrupt, RecordingDamaged
-from rollfleet.wire.batch_chunks import Identity
+from rollfleet.wire.chunks import Identity
 from rollfleet.wire.codec import Key
 from rollfleet.wire.fragment_message import fragment_of
 from rollfleet_api.job import CollectorJob
