@@ -346,31 +346,20 @@ def _merged(sources: Sequence[Iterator[LogLine]]) -> Iterator[LogLine]:
     if len(sources) == 1:
         yield from sources[0]
         return
-    lines: SimpleQueue[LogLine | Exception | None] = SimpleQueue()
+    lines: SimpleQueue[LogLine | None] = SimpleQueue()
     abandoned = threading.Event()
 
     def read(source: Iterator[LogLine]) -> None:
-        try:
-            for line in source:
-                if abandoned.is_set():
-                    return
-                lines.put(line)
-        except ClusterError as error:
-            lines.put(error)
-        else:
-            lines.put(None)
+        for line in source:
+            if abandoned.is_set():
+                return
+            lines.put(line)
+        lines.put(None)
 
     for source in sources:
         threading.Thread(target=read, args=(source,), name="rollfleet-log", daemon=True).start()
-    ended = 0
     try:
-        while ended < len(sources):
-            line = lines.get()
-            if isinstance(line, Exception):
-                raise line
-            if line is None:
-                ended += 1
-            else:
-                yield line
+        for _ in sources:
+            yield from iter(lines.get, None)  # until one of them has ended
     finally:
         abandoned.set()
