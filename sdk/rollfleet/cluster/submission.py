@@ -56,13 +56,6 @@ class Submission:
     Raises:
         ClusterError: The cluster refuses it, or cannot be reached.
         JobInvalid: The modules are larger than a ConfigMap.
-
-    Example:
-        >>> submission = Submission(job, sources, Cluster(namespace="team-a"))  # doctest: +SKIP
-        >>> submission.wait()  # doctest: +SKIP
-        >>> submission.add_workers(2)  # doctest: +SKIP
-        [4, 5]
-        >>> submission.end()  # doctest: +SKIP
     """
 
     def __init__(self, job: CollectorJob, sources: Sources, cluster: Cluster) -> None:

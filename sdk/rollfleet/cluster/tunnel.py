@@ -35,11 +35,6 @@ class Tunnel:
 
     Raises:
         ClusterError: No pod can be reached, or the user may not forward its port.
-
-    Example:
-        >>> tunnel = Tunnel(ClusterApi(), "rollfleet", ["rollfleet-nats-0"], 4222)  # doctest: +SKIP
-        >>> socket.create_connection(("127.0.0.1", tunnel.port))  # doctest: +SKIP
-        >>> tunnel.close()  # doctest: +SKIP
     """
 
     def __init__(self, api: ClusterApi, namespace: str, pods: Sequence[str], port: int) -> None:

@@ -60,11 +60,6 @@ class Recorder:
     Raises:
         JobInvalid: Another recorder writes into the folder, or it holds batches of another job.
         OSError: The folder cannot be written.
-
-    Example:
-        >>> with rollfleet.record("cartpole", "recording") as recorder:  # doctest: +SKIP
-        ...     recorder.wait()
-        ...     print(recorder.counts().batches)
     """
 
     def __init__(self, observer: Observer, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:

@@ -11,7 +11,6 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -200,11 +199,6 @@ class SegmentWriter:
 def segments_in(folder: Path) -> list[Path]:
     """Return the segments in a folder, the oldest first."""
     return sorted(file for file in folder.glob(f"*{SUFFIX}") if file.stem.isdecimal())
-
-
-def read(folder: Path) -> Iterator[Segment]:
-    """Iterate over the segments of a folder."""
-    return map(Segment.open, segments_in(folder))
 
 
 def _name(number: int, key: Key) -> str:
