@@ -52,11 +52,9 @@ class LearningCurve:
         self._file.close()
 
     def __enter__(self) -> Self:
-        """Return the curve."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the file."""
         self.close()
 
 

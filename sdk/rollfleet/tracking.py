@@ -131,11 +131,9 @@ class Tracker:
         self._close()
 
     def __enter__(self) -> Self:
-        """Return the tracker."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the run."""
         self.close()
 
 

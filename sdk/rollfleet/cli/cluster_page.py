@@ -113,13 +113,11 @@ class OperatorPort:
         self._opening = asyncio.Lock()
 
     async def __aenter__(self) -> "OperatorPort":
-        """Return itself."""
         skipped = ("Accept-Encoding", "User-Agent")  # the browser decides
         self._session = aiohttp.ClientSession(timeout=TIMEOUT, auto_decompress=False, skip_auto_headers=skipped)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close all connections."""
         await self._session.close()
         if self._tunnel:
             self._tunnel.close()

@@ -34,7 +34,6 @@ class Finding:
     advice: str = ""
 
     def __str__(self) -> str:
-        """Return one line."""
         return f"{self.verdict:7}{self.part:14}{self.found}{f'; {self.advice}' if self.advice else ''}"
 
 

@@ -104,11 +104,9 @@ class Recorder:
         self._done.result()
 
     def __enter__(self) -> Self:
-        """Return self."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def _run(self) -> None:

@@ -20,7 +20,6 @@ class EpisodeCounts:
     """
 
     def __init__(self, num_envs: int) -> None:
-        """Start an episode in every environment."""
         self.returns: NDArray[np.float64] = np.zeros(num_envs, dtype=np.float64)
         self.lengths: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
         self.ended = 0
@@ -49,7 +48,6 @@ class FinalObservations:
     """True next observations of frames that have no successor in their row, in row-major order."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._rows: list[Sequence[Array]] = []
         self._envs: list[NDArray[np.intp]] = []
 
