@@ -132,8 +132,6 @@ def scheme_of(spec: WeightsSpec) -> WeightScheme:
     if spec.scheme is None:
         return Whole(spec.precision)
     try:
-        built: Any = load(spec.scheme)(spec.precision)
+        return load(spec.scheme)(spec.precision)  # type: ignore[return-value]
     except Exception as exc:
         raise JobInvalid(f"weights.scheme {spec.scheme!r}: {type(exc).__name__}: {exc}") from exc
-    scheme: WeightScheme = built
-    return scheme
