@@ -86,13 +86,7 @@ TRACKERS: Mapping[str, Callable[[Run], tuple[Write, Close]]] = {
 
 
 class Tracker(AbstractContextManager["Tracker"]):
-    """Writes the numbers of a collector and its learner to a tracker, once per call. `track` makes it.
-
-    Args:
-        collector: The collector.
-        write: Writes numbers at a step.
-        close: Ends the run.
-    """
+    """Writes the numbers of a collector and its learner to a tracker, once per call. `track` makes it."""
 
     def __init__(self, collector: BatchIterator, write: Write, close: Close) -> None:
         self._collector, self._write, self._close = collector, write, close

@@ -138,13 +138,9 @@ class ClusterApi:
             yield event["type"], event["object"]
 
     def logs(self, namespace: str, pod: str, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """Yield the lines of a pod's log, without their ends.
+        """Yield the lines of a pod's log, without their ends: the `tail` last ones, or all.
 
-        Args:
-            namespace: The pod's namespace.
-            pod: The pod's name.
-            follow: Whether to wait for new lines until the container ends.
-            tail: The number of last lines to begin with. None: all.
+        With `follow`, wait for new lines until the container ends.
         """
         query = {"follow": "true" if follow else "", "tailLines": "" if tail is None else tail}
         for line in self._lines("Pod", namespace, pod, "log", query=query, silent_s=None if follow else TIMEOUT_S):

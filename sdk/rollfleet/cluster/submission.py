@@ -44,11 +44,6 @@ _IN_POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 class Submission:
     """A new job on a cluster, with the source of its code. Its workers are this program's: see `Elastic`.
 
-    Args:
-        job: The job; its namespace is set here.
-        sources: The modules that it needs.
-        cluster: The settings of the workers on the cluster.
-
     Attributes:
         jobs: The jobs of the namespace.
         job: The job, with its namespace.

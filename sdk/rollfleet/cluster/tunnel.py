@@ -20,15 +20,11 @@ _DATA: Final = b"\0"
 
 
 class Tunnel:
-    """A listening socket on the loopback interface. Each connection to it gets a new stream to a pod.
+    """A listening socket on the loopback interface. Each connection to it gets a new stream to a port of a pod.
+
+    Any of the pods will do: the first one that answers is taken.
 
     A stream that breaks closes its connection: the client connects again, and gets another stream.
-
-    Args:
-        api: The client of the cluster.
-        namespace: The namespace of the pods.
-        pods: The pods; any of them will do. The first one that answers is taken.
-        port: The port in the pods.
 
     Attributes:
         port: The port of this machine.

@@ -29,13 +29,7 @@ class NextStepStepper:
     """
 
     def __init__(self, context: StepContext, layout: Layout, steps: int) -> None:
-        """Expect all environments at the first observation of an episode, in `actor.carried`.
-
-        Args:
-            context: The parts of the rollout.
-            layout: Dtypes and shapes of recorded values.
-            steps: T of the first fragment.
-        """
+        """Expect all environments at the first observation of an episode, in `actor.carried`. `steps`: the first T."""
         self._context, self._layout = context, layout
         num_envs = context.env.num_envs
         self._capacity = 2 * steps  # frames that may be held for each environment

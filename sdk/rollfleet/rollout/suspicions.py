@@ -28,12 +28,9 @@ class Suspicions:
         }
 
     def check(self, steps: Mapping[Key, Tensor], infos: Infos | None, *, ended: bool) -> None:
-        """Warn of rewards that are no numbers, actions outside of the space, and infos that no frame has.
+        """Warn of rewards that are no numbers, actions outside of the space, and chosen infos that no frame has.
 
-        Args:
-            steps: The frames of a fragment.
-            infos: The chosen infos; None: none are chosen.
-            ended: Whether an episode has ended in it. Some infos come at the end of an episode only.
+        `ended`: whether an episode has ended in these frames. Some infos come at the end of an episode only.
         """
         if self._rewards and (wrong := _first(steps, REWARD, np.isfinite(steps[REWARD].numpy()))) is not None:
             self._rewards = False
