@@ -48,12 +48,9 @@ class Recorded:
 class Recorder(AbstractContextManager["Recorder"]):
     """Records in the background, until the job ends or it is closed. `Recording` reads the files.
 
-    The next `wait` or `close` raises an error that happened in the background.
+    See `record`, which makes it. It closes its observer.
 
-    Args:
-        observer: Receives the batches. It is closed with the recorder.
-        folder: The recording's folder. Batches are added to an earlier recording of the same job.
-        segment_bytes: Size of the batches of one file at most; a single larger batch has its own.
+    The next `wait` or `close` raises an error that happened in the background.
 
     Attributes:
         job: The job, as it was at the start.

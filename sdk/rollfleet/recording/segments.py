@@ -110,14 +110,12 @@ class Segment:
 
 
 class SegmentWriter:
-    """Writes batches into a folder, which it locks: no other recorder can write there.
+    """Writes batches into a folder, which it makes and locks: no other recorder can write there.
+
+    A file has at most `segment_bytes` of tensors; a single larger batch has its own.
 
     A file is written when it is full, when its first batch has waited for `OPEN_S`, and by `close`. Written files
     survive the end of this process and of the machine; the batches that wait for the next one do not.
-
-    Args:
-        folder: The folder; it is created if it does not exist.
-        segment_bytes: Size of the tensors of a file at most; a single larger batch has its own.
 
     Raises:
         JobInvalid: Another recorder writes into the folder, or it holds batches of another job.

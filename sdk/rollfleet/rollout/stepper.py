@@ -117,10 +117,6 @@ class Stepper(Protocol):
     ) -> Collected:
         """Fill a storage [envs, T]; when `stop` is true, fill as much as every environment has.
 
-        Args:
-            into: The storage to fill.
-            act: Calls the policy on `actor.carried`.
-            values: The policy's output for the first step.
-            version: The policy's version.
-            stop: Checked between steps, after at least one frame of each environment.
+        `act` calls the policy on `actor.carried`; `values` are its output for the first step. `stop` is checked between
+        steps, after at least one frame of each environment.
         """
