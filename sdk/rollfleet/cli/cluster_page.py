@@ -87,12 +87,7 @@ def bearer(api: ClusterApi, token: str | None = None) -> Callable[[], str]:
 
 
 class OperatorPort:
-    """The page's port of the operator that leads. Only that one listens; another pod may lead later.
-
-    Example:
-        >>> async with OperatorPort(ClusterApi(), "rollfleet") as port:  # doctest: +SKIP
-        ...     answer = await port.get("/api/v1/jobs", {"Authorization": "Bearer ..."})
-    """
+    """The page's port of the operator that leads. Only that one listens; another pod may lead later."""
 
     def __init__(self, api: ClusterApi, namespace: str) -> None:
         self._api, self._namespace = api, namespace
