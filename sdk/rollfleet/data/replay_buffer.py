@@ -58,6 +58,7 @@ class ReplayBuffer:
         return self._drawn
 
     def __len__(self) -> int:
+        """Return the number of frames that can be drawn."""
         return self._held
 
     def extend(self, frames: "TensorDict") -> None:
