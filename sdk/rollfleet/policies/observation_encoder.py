@@ -24,9 +24,9 @@ class ObservationEncoder:
     def __init__(self, space: Space) -> None:
         """Take a `supported` space."""
         self._tree = SpaceTree(space)
-        leaves = list(self._tree.leaves.values())
-        widths, self._encoders = zip(*map(_encoder, leaves), strict=True)
-        self.inputs: int = sum(widths)
+        encoders = [_encoder(leaf) for leaf in self._tree.leaves.values()]
+        self._encoders = [encode for _, encode in encoders]
+        self.inputs = sum(width for width, _ in encoders)
 
     def __call__(self, observation: Any, leading: int) -> Tensor:
         """Encode an observation with `leading` dimensions before its own; a Dict may be a larger TensorDict."""
