@@ -1,10 +1,8 @@
 """Collectors of jobs on a real nats-server."""
 
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import fields, replace
-from functools import cache, partial
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +18,7 @@ from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.worker import Worker
-from rollfleet_api.job import Metadata, Vectorization
+from rollfleet_api.job import Metadata
 from rollfleet_api.permissions import Role
 
 
@@ -47,21 +45,18 @@ class CollectOverNats(Collect):
         admin = self._link()
         admin.call(deprovision(admin), timeout_s=60)
         admin.call(provision(admin, job), timeout_s=60)
-        builds = [cache(partial(self._build, construction.workload, index)) for index in range(job.spec.workers)]
-        if job.spec.env.vectorization is Vectorization.ASYNC:
-            # Before a worker runs: a process of environments is a fork, and would wait forever for a lock that another
-            # worker's thread holds at that moment, such as torch's while it seeds.
-            for build in builds:
-                build()
-        for build in builds:
-            thread = threading.Thread(target=_work, args=(build,), daemon=True)
+        # All before one runs, and here, where an error of theirs is seen: threads that make TensorDict's modules or
+        # TorchRL's environments disturb each other. A process of environments, too, is a fork, and would wait for ever
+        # for a lock that another worker's thread holds at that moment, such as torch's while it seeds.
+        for transport, worker in [self._build(construction.workload, index) for index in range(job.spec.workers)]:
+            thread = threading.Thread(target=_work, args=(transport, worker), daemon=True)
             self._stack.callback(_join, thread)
             thread.start()
         device = torch.device(keywords["device"]) if "device" in keywords else None
         no_cuda_sync = keywords.get("no_cuda_sync", False)
-        transport = NatsTransport(self._link(Role.LEARNER), job, device=device, no_cuda_sync=no_cuda_sync)
+        learner = NatsTransport(self._link(Role.LEARNER), job, device=device, no_cuda_sync=no_cuda_sync)
         options: Any = {each.name: getattr(construction.options, each.name) for each in fields(construction.options)}
-        return self._kept(Collector.over(transport, job, policy, **options))
+        return self._kept(Collector.over(learner, job, policy, **options))
 
     def _link(self, role: Role | None = None) -> Link:
         link = Link(self._server.address(role), role=role, timeout_s=60)
@@ -73,8 +68,7 @@ class CollectOverNats(Collect):
         return transport, Worker(transport, workload, index)
 
 
-def _work(build: Callable[[], tuple[NatsWorkerTransport, Worker]]) -> None:
-    transport, worker = build()
+def _work(transport: NatsWorkerTransport, worker: Worker) -> None:
     try:
         worker.run()
     except Exception as error:
