@@ -14,7 +14,7 @@ from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.problems import crashed, title
 from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.ui.edits import edit
-from rollfleet_operator.ui.workers import NewestRows, object_rows
+from rollfleet_operator.ui.workers import object_rows, worker_rows
 from rollfleet_operator.verdict import current_run
 from rollfleet_ui.historian import Historian
 from rollfleet_ui.history import JobHistory
@@ -31,12 +31,11 @@ _ENDS: Final = {
 class JobRecord:
     """The record of a job."""
 
-    def __init__(self, manifest: Manifest, rows: NewestRows) -> None:
+    def __init__(self, manifest: Manifest) -> None:
         self._manifest, self._view = manifest, _viewed(manifest)
         self._snapshot: Snapshot | None = None
         self._history = JobHistory()
         self._history.note(self._view.metadata.creation_timestamp.timestamp(), Happened.CREATED, "created")
-        self._rows = rows
         self._spec, self._generation = "", -1
         self._stopped, self._away = True, ""
         self._ran, self._ended = dict[str, Pod](), set[str]()  # pods, by UID
@@ -80,7 +79,7 @@ class JobRecord:
 
     def workers(self) -> list[WorkerRow]:
         """Return the workers and the learner."""
-        return self._rows.of(self._snapshot) if self._snapshot else []
+        return worker_rows(self._snapshot) if self._snapshot else []
 
     def history(self) -> History:
         """Return its series."""
