@@ -61,7 +61,7 @@ class Operator:
     ) -> None:
         self.settings, self.connect, self._open_nats = settings, connect, open_nats
         self.cache, self.queue, self.watches = Cache(), WorkQueue[JobKey](), list[Watch]()
-        self.metrics = Metrics(self.cache, self.queue, self.watches)
+        self.metrics = Metrics(self.cache, self.queue, self.watches, self._dropped_messages)
         self.port = settings.port
         self._tasks: list[asyncio.Task[None]] = []
         self._leadership: Leadership | None = None
@@ -74,13 +74,13 @@ class Operator:
         health = probes(self.metrics, alive=self.alive, ready=self.ready)
         self.port = await self._http.enter_async_context(served(health, port=self.settings.port, host=None))
         if self.settings.lease:
-            self._leadership = Leadership(Api(self.connect), *self.settings.lease, self.settings.pod)
+            where, _, name = self.settings.lease.partition("/")
+            self._leadership = Leadership(Api(self.connect), where, name, self.settings.pod)
             await self._leadership.acquire()
             self._api = Api(self.connect, self._leadership.verify)
         else:
             self._api = Api(self.connect)
         self._nats = self._open_nats()
-        self.metrics.watch(self._nats)
         jobs = None
         if self.settings.ui_port is not None:
             jobs = ShownJobs(self.cache, PodLogs(self.cache, self.connect))
@@ -122,6 +122,9 @@ class Operator:
         refused = {watch.namespace for watch in self.watches if watch.refused}
         listed = [watch.listed for watch in self.watches if watch.namespace not in refused]
         return bool(listed) and all(listed)
+
+    def _dropped_messages(self) -> int:
+        return self._nats.dropped_messages if self._nats else 0
 
     async def _keep_reconciling(self, reconciler: Reconciler) -> None:
         while True:

@@ -38,16 +38,15 @@ class NatsOnServer:
         if settings.system:
             given = read_credentials(settings.system)
             identity = lambda: given  # noqa: E731
-        self._system = Connection(settings.server, identity, "system")
+        self._system = Connection(settings.endpoint, identity, "system")
         self._registry = AccountRegistry(self._system, self._keys)
-        self._connections = JobConnections(settings.server, self._keys)
+        self._connections = JobConnections(settings.endpoint, self._keys)
         self._checked: set[Subjects] = set()  # jobs whose account is no other installation's
 
     @property
     def endpoint(self) -> Endpoint:
         """The address of NATS for pods."""
-        settings = self._settings
-        return Endpoint(url=settings.server.url, ca=settings.server.ca, public_url=settings.public_url)
+        return self._settings.endpoint
 
     @property
     def dropped_messages(self) -> int:
@@ -56,9 +55,9 @@ class NatsOnServer:
 
     async def credentials(self, job: CollectorJob, role: Role) -> bytes | None:
         """Return the credentials file of a role; see `NatsPort`."""
-        validity = self._settings.validity
-        issued_s = issued_at(job, validity, int(time.time()))
-        return role_credentials(job, role, self._keys, issued_s=issued_s, life_s=validity.life_s)
+        life_s = self._settings.life_s
+        issued_s = issued_at(job, life_s, int(time.time()))
+        return role_credentials(job, role, self._keys, issued_s=issued_s, life_s=life_s)
 
     async def provision(self, job: CollectorJob, *, renewed_s: float = 0.0) -> None:
         """Create or update the job's account and streams; see `NatsPort`."""

@@ -194,9 +194,8 @@ def test_job_that_is_nested_too_deeply_for_a_decoder_stops_no_other(
     body = '{"spec":{"template":{"metadata":{"annotations":' + '{"a":' * 5000 + "1" + "}" * 5004
 
     async def send() -> int:
-        url = api._url(KINDS[KIND].path(lab.namespace, "deep"))
-        headers = {**api._headers(), "Content-Type": "application/merge-patch+json"}
-        async with api._session.patch(url, data=body, headers=headers) as answer:
+        path, kind = KINDS[KIND].path(lab.namespace, "deep"), "application/merge-patch+json"
+        async with api._response(api._session, "PATCH", path, data=body, content_type=kind) as answer:
             return answer.status
 
     def workers() -> list[int]:

@@ -45,7 +45,7 @@ def settings(nats_server: NatsInJwtMode, tmp_path: Path) -> NatsSettings:
 
 async def test_jobs_run_and_objects_of_others_are_left_alone(settings: NatsSettings, site: Site) -> None:
     theirs = site.server.keys
-    system = Connection(settings.server, own_user(theirs.system_account()), "theirs")
+    system = Connection(settings.endpoint, own_user(theirs.system_account()), "theirs")
     registry = AccountRegistry(system, theirs)
     claims: Claims = {"type": "account", "limits": {"conn": -1, "subs": -1, "data": -1, "payload": -1}}
     await registry.ensure(Token(name="somebody", subject=SOMEBODY.public, issued_s=int(time.time()), nats=claims))
@@ -75,7 +75,7 @@ async def test_another_account_of_the_same_nats_reads_and_writes_nothing_of_a_jo
     subjects = subjects_of(job)
     home = nats._keys.account(subjects).public
     theirs = site.server.keys
-    system = Connection(settings.server, own_user(theirs.system_account()), "theirs")
+    system = Connection(settings.endpoint, own_user(theirs.system_account()), "theirs")
     claims: Claims = {
         "type": "account",
         "limits": {"conn": -1, "subs": -1, "data": -1, "payload": -1, "imports": -1},
@@ -86,7 +86,7 @@ async def test_another_account_of_the_same_nats_reads_and_writes_nothing_of_a_jo
     }
     somebody = Token(name="somebody", subject=SOMEBODY.public, issued_s=int(time.time()), nats=claims)
     await AccountRegistry(system, theirs).ensure(somebody)
-    stranger = Connection(settings.server, own_user(SOMEBODY), "stranger")
+    stranger = Connection(settings.endpoint, own_user(SOMEBODY), "stranger")
     client = await stranger.client()
     heard = await client.subscribe(subjects.weights)
     await client.publish(subjects.batch_chunk(0, 0), b"forged")
