@@ -50,10 +50,6 @@ class Operator:
 
     Attributes:
         port: The port of health and metrics.
-
-    Example:
-        >>> operator = Operator(Settings(), login, lambda: nats)  # doctest: +SKIP
-        >>> kopf.run(memo=operator, standalone=True, clusterwide=True)  # doctest: +SKIP
     """
 
     def __init__(

@@ -62,12 +62,7 @@ class ReconcileResult(NamedTuple):
 
 
 class Reconciler:
-    """The reconciler of all jobs. `clock` returns seconds since the epoch; `page` is the page's data; None: no page.
-
-    Example:
-        >>> await Reconciler(api, cache, nats, settings).reconcile(JobKey("default", "cartpole"))  # doctest: +SKIP
-        ReconcileResult(next_s=5.0, problem=None)
-    """
+    """The reconciler of all jobs. `clock` returns seconds since the epoch; `page` is the page's data; None: no page."""
 
     def __init__(
         self,

@@ -74,12 +74,7 @@ def ended(job: CollectorJob) -> bool:
 
 
 def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s: float) -> Verdict:
-    """Decide the stage of a job.
-
-    Example:
-        >>> verdict(job, observed, heartbeats, time.time()).stage  # doctest: +SKIP
-        <Stage.LIVE: 1>
-    """
+    """Decide the stage of a job."""
     complete, failed = held(job, ConditionType.COMPLETE), held(job, ConditionType.FAILED)
     if complete:
         return Verdict(Stage.COMPLETE, complete.reason, complete.message)

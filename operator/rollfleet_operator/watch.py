@@ -38,10 +38,6 @@ class Watch:
         namespace: As above.
         listed: Whether the cache has all objects.
         refused: Whether the API server refuses the list.
-
-    Example:
-        >>> watch = Watch(api, cache, "Pod", "default", changed)  # doctest: +SKIP
-        >>> await watch.follow()  # doctest: +SKIP
     """
 
     def __init__(

@@ -40,10 +40,6 @@ class Connection:
     """A connection as one user.
 
     It does not reconnect in the background: after a loss, the next caller opens it again with a new user.
-
-    Example:
-        >>> connection = Connection(server, own_user(account), "system")  # doctest: +SKIP
-        >>> answer = await connection.request("$SYS.REQ.SERVER.PING")  # doctest: +SKIP
     """
 
     def __init__(self, server: Endpoint, identity: Identity, name: str) -> None:

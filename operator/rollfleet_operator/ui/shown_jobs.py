@@ -16,13 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class ShownJobs:
-    """The jobs of an operator, as a source of `rollfleet_ui`. For one event loop.
-
-    Example:
-        >>> page = ShownJobs(cache, logs)  # doctest: +SKIP
-        >>> page.update(JobKey("default", "cartpole"), snapshot, status)  # doctest: +SKIP
-        >>> page.jobs()["default/cartpole"].row  # doctest: +SKIP
-    """
+    """The jobs of an operator, as a source of `rollfleet_ui`. For one event loop."""
 
     def __init__(self, cache: Cache, logs: PodLogs) -> None:
         self._cache, self.logs = cache, logs.read

@@ -31,7 +31,7 @@ def pod(index: int, version: int) -> Manifest:
             "labels": {names.JOB: "cartpole", names.ROLE: "worker"},
             "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
         },
-        "spec": {"containers": []},
+        "spec": {"containers": [], "nodeName": str(version)},
     }
 
 
@@ -99,7 +99,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Pods:
 
 
 def known(cache: Cache) -> dict[str, str]:
-    return {each.name: each.resource_version for each in cache.pods(KEY)}
+    return {each.name: each.node for each in cache.pods(KEY)}
 
 
 async def followed(server: Pods, until: Callable[[Cache], bool]) -> Cache:
