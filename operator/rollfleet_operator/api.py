@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Self
 
@@ -33,13 +32,8 @@ _PAGE: Final = 100
 
 _JSON: Final = "application/json"
 
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A part of a list of objects, and the list's version."""
-
-    items: list[Manifest]
-    resource_version: str
+Listing = tuple[list[Manifest], str]
+"""A part of a list of objects, and the list's version."""
 
 
 class Api:
@@ -90,7 +84,8 @@ class Api:
         self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> list[Manifest]:
         """List the objects that match the selectors; see `pages`."""
-        return [item async for page in self.pages(kind, namespace, labels=labels, fields=fields) for item in page.items]
+        pages = self.pages(kind, namespace, labels=labels, fields=fields)
+        return [item async for items, _ in pages for item in items]
 
     async def pages(
         self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
@@ -101,7 +96,7 @@ class Api:
             page = await self._request("GET", KINDS[kind].path(namespace), query=query)
             metadata = page["metadata"]
             items = [{"apiVersion": KINDS[kind].api_version, "kind": kind, **item} for item in page.pop("items")]
-            yield Listing(items, metadata["resourceVersion"])
+            yield items, metadata["resourceVersion"]
             del items
             if not metadata.get("continue"):
                 return

@@ -52,10 +52,10 @@ class Watch:
         """Replace all objects in the cache."""
         listed, changed, version = set[str](), set[JobKey](), ""
         try:
-            async for page in self._api.pages(self._kind, self.namespace, labels=self._labels):
-                listed |= {manifest["metadata"]["uid"] for manifest in page.items}
-                changed |= {key for manifest in page.items if (key := self._cache.put(manifest)) is not None}
-                version = page.resource_version
+            async for items, listed_at in self._api.pages(self._kind, self.namespace, labels=self._labels):
+                listed |= {manifest["metadata"]["uid"] for manifest in items}
+                changed |= {key for manifest in items if (key := self._cache.put(manifest)) is not None}
+                version = listed_at
             changed |= self._cache.keep_only(self._kind, listed, version, self.namespace)
             changed |= {key for key in self._cache.jobs() if self.namespace in (None, key.namespace)}
             self._version, self.listed, self.refused = version, True, False

@@ -262,7 +262,8 @@ class Fleet:
 
     async def _stored(self) -> list[str]:
         subjects = self._link.subjects
-        asked = [subjects.control, subjects.manifest, subjects.learner, *map(subjects.worker, self.workers)]
+        weights, workers = subjects.weights_of(None), map(subjects.worker, self.workers)
+        asked = [subjects.control, weights.manifest, subjects.learner, *workers]
         lines = [f"{subject}: {(await read_bytes(self._link, subject) or b'')[:300]!r}" for subject in asked]
         held = await self._link.js.stream_info(subjects.batches_stream, subjects_filter=">")
         reader = await self._link.js.consumer_info(subjects.batches_stream, ALONE.consumer)

@@ -53,7 +53,7 @@ class NatsOnServer:
         """Number of messages of jobs that were not kept; see `NatsPort`."""
         return self._connections.messages.dropped
 
-    async def credentials(self, job: CollectorJob, role: Role) -> bytes | None:
+    def credentials(self, job: CollectorJob, role: Role) -> bytes:
         """Return the credentials file of a role; see `NatsPort`."""
         life_s = self._settings.life_s
         issued_s = issued_at(job, life_s, int(time.time()))

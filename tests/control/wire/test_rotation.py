@@ -39,11 +39,11 @@ def rotated(job: CollectorJob, ago_s: float) -> CollectorJob:
 async def test_rotation_on_request_renews_credentials_of_before_it(site: Site) -> None:
     job, nats = site.job(), site.nats_with(life_s=LONG_S)
     for role in Role:
-        before = await nats.credentials(job, role)
-        assert await nats.credentials(rotated(job, -30), role) == before, "not yet"
-        renewed = await nats.credentials(rotated(job, 0), role)
+        before = nats.credentials(job, role)
+        assert nats.credentials(rotated(job, -30), role) == before, "not yet"
+        renewed = nats.credentials(rotated(job, 0), role)
         assert renewed not in (None, before)
-        assert await site.nats_with(life_s=LONG_S).credentials(rotated(job, 0), role) == renewed, "a restart"
+        assert site.nats_with(life_s=LONG_S).credentials(rotated(job, 0), role) == renewed, "a restart"
 
 
 async def test_credentials_of_before_a_rotation_open_nothing_once_pods_have_new_ones(site: Site) -> None:
