@@ -127,6 +127,11 @@ class Subjects:
         return [self.weights_of(None).all, f"{self.prefix}.only.>"]
 
     @property
+    def manifest(self) -> str:
+        """The manifest of the newest complete version for all workers."""
+        return self.weights_of(None).manifest
+
+    @property
     def learner(self) -> str:
         """The learner's heartbeat."""
         return f"{self.prefix}.learner"

@@ -33,7 +33,7 @@ def used(subjects: Subjects) -> list[str]:
     """Every subject that carries a message of a job with three workers."""
     each = [(subjects.lease(w), subjects.worker(w), subjects.taken(w), subjects.batch_chunk(w, 0)) for w in range(3)]
     slots = [subjects.weights_of(None).chunk(version, chunk) for version in (1, 2) for chunk in (0, 10)]
-    learners = [subjects.spec, subjects.control, subjects.weights_of(None).manifest, subjects.learner, subjects.rank(1)]
+    learners = [subjects.spec, subjects.control, subjects.manifest, subjects.learner, subjects.rank(1)]
     return [*learners, *slots, *sum(each, ())]
 
 

@@ -262,8 +262,7 @@ class Fleet:
 
     async def _stored(self) -> list[str]:
         subjects = self._link.subjects
-        weights, workers = subjects.weights_of(None), map(subjects.worker, self.workers)
-        asked = [subjects.control, weights.manifest, subjects.learner, *workers]
+        asked = [subjects.control, subjects.manifest, subjects.learner, *map(subjects.worker, self.workers)]
         lines = [f"{subject}: {(await read_bytes(self._link, subject) or b'')[:300]!r}" for subject in asked]
         held = await self._link.js.stream_info(subjects.batches_stream, subjects_filter=">")
         reader = await self._link.js.consumer_info(subjects.batches_stream, ALONE.consumer)

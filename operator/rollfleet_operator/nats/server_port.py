@@ -82,11 +82,7 @@ class NatsOnServer:
         """Give the job's streams more space if they need it; see `NatsPort`."""
         subjects = subjects_of(job)
         async with _time_limit(subjects):
-            listener = await self._connections.of(subjects)
-            lacks = await streams.lacks_space(listener.account, job, state_bytes=self._settings.state_bytes)
-            if lacks:
-                await self._provision_streams(listener, job)
-            return lacks
+            return await self._provision_streams(await self._connections.of(subjects), job, if_lacking=True)
 
     async def deprovision(self, key: JobKey) -> None:
         """Remove all data of a job; see `NatsPort`."""
@@ -116,10 +112,12 @@ class NatsOnServer:
         await self._connections.close()
         await self._system.close()
 
-    async def _provision_streams(self, listener: HeartbeatListener, job: CollectorJob) -> None:
+    async def _provision_streams(
+        self, listener: HeartbeatListener, job: CollectorJob, *, if_lacking: bool = False
+    ) -> bool:
         kept, state_bytes = listener.kept(job), self._settings.state_bytes
         try:
-            await streams.provision(listener.account, job, kept, state_bytes=state_bytes)
+            return await streams.provision(listener.account, job, kept, state_bytes=state_bytes, if_lacking=if_lacking)
         except NatsFull as error:
             raise NatsFull(f"{error}; {await self._registry.use(job.spec.delivery.storage)}") from error
 

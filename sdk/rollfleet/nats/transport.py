@@ -191,7 +191,7 @@ class NatsTransport:
         for worker in range(self.job.spec.workers):
             if status := await read_state(link, subjects.worker(worker), WorkerStatus):
                 beats.roster.hear(status)
-        manifest = await read_state(link, subjects.weights_of(None).manifest, Manifest)
+        manifest = await read_state(link, subjects.manifest, Manifest)
         control = await read_state(link, subjects.control, Control)
         learner = await read_state(link, subjects.learner, LearnerStatus)
         if control and self.leader:

@@ -147,14 +147,11 @@ async def test_batch_and_weights_above_the_first_space_arrive_once_the_operator_
     worker = await asyncio.to_thread(NatsWorkerTransport, link, 0)
     policy = torch.nn.Linear(1000, 1000)
     collector = await asyncio.to_thread(rollfleet.connect, job.key, policy, **learner_address(site, job))
-    manifest = subjects_of(job).weights_of(None).manifest
     try:
-        assert (await site.stored(job, manifest)) == b""
+        assert (await site.stored(job, subjects_of(job).manifest)) == b""
         sent = worker.send(numbered_batches.fragment(3.0, size=1_000_000), numbered_batches.META).stored
         received = asyncio.create_task(asyncio.to_thread(numbered_batches.values, collector, 1))
-        while not (
-            received.done() and sent.done() and await site.stored(job, manifest)
-        ):
+        while not (received.done() and sent.done() and await site.stored(job, subjects_of(job).manifest)):
             await site.nats.grow(job)
             await asyncio.wait({received}, timeout=0.1)
         assert received.result() == [3.0]

@@ -86,7 +86,7 @@ def test_rounds_continue_and_the_newest_control_and_weights_are_stored_again(ser
         assert next(collector).shape[0] == 8
         reader = server.link()
         control = reader.call(read_state(reader, server.subjects.control, Control), timeout_s=10)
-        manifest = reader.call(read_state(reader, server.subjects.weights_of(None).manifest, Manifest), timeout_s=10)
+        manifest = reader.call(read_state(reader, server.subjects.manifest, Manifest), timeout_s=10)
         assert control is not None
         assert manifest is not None
         assert (control.round, manifest.version) == (9, 9)
