@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any
 
 from rollfleet.cluster.jobs import Jobs
 from rollfleet.errors import ClusterError, NatsServerMissing
 from rollfleet.nats.embedded_server import find_nats_server
 from rollfleet_api.kubernetes_names import OPERATORS
-
-OLDEST_PYTHON: Final = (3, 11)
 
 
 class Verdict(StrEnum):
@@ -36,7 +34,6 @@ class Finding:
     advice: str = ""
 
     def __str__(self) -> str:
-        """Return one line."""
         return f"{self.verdict:7}{self.part:14}{self.found}{f'; {self.advice}' if self.advice else ''}"
 
 
@@ -56,8 +53,6 @@ def findings(connect: Callable[[], Jobs]) -> Iterator[Finding]:
 
 def _python() -> Finding:
     found = f"{platform.python_version()} on {platform.system()}, {sys.executable}"
-    if sys.version_info < OLDEST_PYTHON:
-        return Finding("Python", Verdict.WRONG, found, "install Python 3.11 or newer")
     if platform.system() == "Windows":
         return Finding("Python", Verdict.WRONG, found, "run Rollfleet inside WSL2")
     return Finding("Python", Verdict.OK, found)

@@ -88,24 +88,16 @@ class Fragment:
 
 
 def to_batch(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = torch.empty_like) -> "TensorDict":
-    """Expand to a TensorDict [envs, T], dimensions named (None, "time"), in TorchRL's layout. See `expanded`."""
-    from tensordict import TensorDict
+    """Expand to a TensorDict [envs, T], dimensions named (None, "time"), in TorchRL's layout.
 
-    flat = expanded(fragment, empty_like=empty_like)
-    if fragment.structure is not None:
-        return rebuild(flat, fragment.structure)
-    return TensorDict(nested(flat), batch_size=flat[TRAJECTORY].shape, names=[None, "time"])
-
-
-def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = torch.empty_like) -> dict[Key, Tensor]:
-    """Return all values of a batch, [envs, T, ...] by key.
-
-    They share memory with `fragment.steps`; rebuilt values are new. `empty_like` allocates next observations.
+    Its values share memory with `fragment.steps`; rebuilt values are new. `empty_like` allocates next observations.
 
     Raises:
         MessageCorrupt: Shapes, dtypes or counts disagree. All are checked before use: a hostile peer may have sent
             them.
     """
+    from tensordict import TensorDict
+
     _check_size(fragment)
     steps, mask = fragment.steps, fragment.steps.get(MASK)
     if fragment.structure is None:
@@ -119,7 +111,7 @@ def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
     for key, final in fragment.final.items():
         flat[("next", *key)] = _next(key, steps[key], final, ends, count, mask, empty_like)
     if fragment.structure is not None:
-        return flat
+        return rebuild(flat, fragment.structure)
     flat[("next", "done")] = done
     for name in ("done", "terminated", "truncated"):
         flat[(name,)] = torch.zeros_like(done)
@@ -129,7 +121,7 @@ def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
         flat[("next", *STEP_COUNT)] = steps[STEP_COUNT] + (1 if mask is None else mask.unsqueeze(-1).long())
     if IS_INIT in flat:
         flat[("next", *IS_INIT)] = torch.zeros_like(done)
-    return flat
+    return TensorDict(nested(flat), batch_size=flat[TRAJECTORY].shape, names=[None, "time"])
 
 
 def compact(fragment: Fragment) -> Fragment:
@@ -269,7 +261,6 @@ def pad(batch: "TensorDict", time: int) -> "TensorDict":
     if own == time and MASK in batch.keys(True):
         return batch
     padded = batch.new_zeros(envs, time)
-    padded.names = batch.names
     padded[:, :own] = batch
     padded[TRAJECTORY][:, own:] = NO_TRAJECTORY
     mask = torch.zeros(envs, time, dtype=torch.bool, device=batch[TRAJECTORY].device)

@@ -100,12 +100,7 @@ class Rollout:
         Raises:
             EnvironmentInvalid: A space or the autoreset mode is not supported, or does not suit the options.
             PolicyInvalid: The policy is not callable.
-            ValueError: `steps` is below 1, or the number of seeds is not the number of environments.
         """
-        if steps < 1:
-            raise ValueError(f"steps must be at least 1, not {steps}")
-        if len(seeds.envs) != env.num_envs:
-            raise ValueError(f"{len(seeds.envs)} seeds for {env.num_envs} environments")
         self._spec = collect or CollectSpec(frames_per_batch=steps * env.num_envs)
         self._mode = check(env, f"environment {env}")
         self._check_resets(f"environment {env}")
@@ -166,7 +161,8 @@ class Rollout:
             self._restart_episodes()
         self._in_collect = True
         if steps and steps != self._steps:
-            self._resize(steps)
+            self._steps = steps
+            self._storages = [Storage(self._layout, self._env.num_envs, steps) for _ in self._storages]
         if not self._started or self._spec.reset_at_each_iter:
             self._reset()
         elif not self._spec.reset_when_done and self._stepper is not None:
@@ -320,12 +316,6 @@ class Rollout:
             NextStepStepper(context, layout, self._steps) if next_step else LockstepStepper(context, self._mode)
         )
         return self._stepper
-
-    def _resize(self, steps: int) -> None:
-        self._steps = steps
-        if self._stepper is not None:
-            self._storages = [Storage(self._layout, self._env.num_envs, steps) for _ in range(2)]
-            self._stepper.resize(steps)
 
     def _track(self, steps: dict[Key, Tensor]) -> None:
         """Replace the recorded step count by the requested `step_count` and `is_init`."""

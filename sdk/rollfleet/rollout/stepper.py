@@ -97,7 +97,7 @@ class Stepper(Protocol):
     """Steps a vector of environments and writes their frames. A rollout has one and owns it.
 
     A new stepper expects all environments at the first observation of an episode, in `actor.carried`. The order of
-    calls is `resume` or `restart`, then `collect`; `resize` comes before either.
+    calls is `resume` or `restart`, then `collect`. T may differ from one `collect` to the next.
     """
 
     def restart(self) -> None:
@@ -105,9 +105,6 @@ class Stepper(Protocol):
 
     def resume(self) -> None:
         """Start the next fragment: reset environments that waited for it."""
-
-    def resize(self, steps: int) -> None:
-        """Prepare for fragments of T = `steps`."""
 
     def collect(
         self,
@@ -120,10 +117,6 @@ class Stepper(Protocol):
     ) -> Collected:
         """Fill a storage [envs, T]; when `stop` is true, fill as much as every environment has.
 
-        Args:
-            into: The storage to fill.
-            act: Calls the policy on `actor.carried`.
-            values: The policy's output for the first step.
-            version: The policy's version.
-            stop: Checked between steps, after at least one frame of each environment.
+        `act` calls the policy on `actor.carried`; `values` are its output for the first step. `stop` is checked between
+        steps, after at least one frame of each environment.
         """
