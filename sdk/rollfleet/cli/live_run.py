@@ -51,11 +51,6 @@ class LiveRun:
 
     Attributes:
         watch: The job's heartbeats, from its call of `listen` on.
-
-    Example:
-        >>> live = LiveRun(job, Path("runs"), print)  # doctest: +SKIP
-        >>> live.watch.listen(link)  # doctest: +SKIP
-        >>> code = await live.until_end(children.run())  # doctest: +SKIP
     """
 
     def __init__(self, job: CollectorJob, runs: Path, warn: Callable[[str], None]) -> None:
