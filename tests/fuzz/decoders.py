@@ -4,7 +4,7 @@
 is new goes into FOLDER. `--seeds FOLDER` writes messages to begin with. `make test` feeds them what the corpus holds,
 and changes of it.
 
-Checksums are corrected: a hostile peer sends right ones, and no fuzzer would find them.
+Checksums of messages are corrected: a hostile peer sends right ones, and no fuzzer would find them.
 """
 
 import struct
@@ -39,11 +39,11 @@ with instrumented():
     import torch
     import xxhash
     from pydantic import ValidationError
+    from tests.sdk.wire.joined_chunks import split
 
     from rollfleet.data.batch import join, to_batch
     from rollfleet.errors import WireError
-    from rollfleet.wire.batch_chunks import Assembler, Identity, cut
-    from rollfleet.wire.chunks import PREFIX_BYTES
+    from rollfleet.wire.chunks import Assembler, Identity
     from rollfleet.wire.codec import Key, decode, encode
     from rollfleet.wire.fragment_message import unpack_fragment
     from rollfleet.wire.weight_chunks import WeightAssembler, manifest_of
@@ -63,7 +63,7 @@ with instrumented():
         unpack,
     )
 
-LIMIT_BYTES = 1 << 16
+LIMIT_BYTES, CHUNK_BYTES = 1 << 16, 252
 MESSAGES: dict[bytes, type[Any]] = {
     b"4": Manifest,
     b"5": Control,
@@ -86,12 +86,12 @@ def one(data: bytes) -> None:
             join([batch, batch])
         elif which == b"2":
             assembler = Assembler(max_message_bytes=LIMIT_BYTES, max_pending=4)
-            for start in range(0, len(rest), 256):
+            for start in range(0, len(rest), CHUNK_BYTES):
                 with suppress(WireError):
-                    assembler.add(_sealed_chunk(rest[start : start + 256]))
+                    assembler.add(rest[start : start + CHUNK_BYTES])
                 assert assembler.pending_bytes <= 2 * LIMIT_BYTES
         elif which == b"3":
-            WeightAssembler(100).add(_sealed_chunk(rest))
+            WeightAssembler(100).add(rest)
         elif which == b"j":
             with suppress(ValidationError):
                 CollectorJob.model_validate_json(rest)
@@ -108,10 +108,6 @@ def _sealed_message(message: bytes) -> bytearray:
     return bytearray(message[:24] + struct.pack("<Q", checksum) + message[32:])
 
 
-def _sealed_chunk(chunk: bytes) -> bytes:
-    return chunk[:4] + struct.pack("<I", xxhash.xxh32_intdigest(chunk[8:PREFIX_BYTES])) + chunk[8:]
-
-
 def write_seeds(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     encoded = encode(b'{"session":1}', {("steps", "reward"): torch.ones(2, 3), ("final", "done"): torch.zeros(2) > 0})
@@ -120,6 +116,7 @@ def write_seeds(folder: Path) -> None:
         ("final", "observation"): torch.ones(1, 1),
     }
     stacks = [_stacks(last=last) for last in (False, True)]
+    identity = Identity(worker=1, incarnation=0, sequence=2)
     data = memoryview(bytes(range(100)))
     manifest = manifest_of(1, 1, (), data, max_chunk_bytes=64)
     job = parse_job(job_data({"name": "test"}, policy={"random": {}}))
@@ -129,8 +126,7 @@ def write_seeds(folder: Path) -> None:
         "fragment": b"1" + _fragment(unfolded),
         "stacks": b"1" + _fragment(stacks[0]),
         "stacks_last": b"1" + _fragment(stacks[1]),
-        "chunk": b"2"
-        + b"".join(next(cut(encoded, Identity(worker=1, incarnation=0, sequence=2), max_chunk_bytes=256))),
+        "chunk": b"2" + next(split(encoded, identity, max_chunk_bytes=CHUNK_BYTES)),
         "weights": b"3" + b"".join(next(cut_weights(manifest, data))),
         "manifest": b"4" + pack(manifest),
         "control": b"5" + pack(Control(session=1, phase=LearnerPhase.RUN, round=1, version=1)),

@@ -1,16 +1,15 @@
 """The work behind `rollfleet submit` on a cluster: the learner as a pod of its job, its source, and its output."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rollfleet.cli.error_lines import EXIT_FAILURE
-from rollfleet.cli.validate import importing_from
+from rollfleet.cli.validate import entrypoints, importing_from
 from rollfleet.cluster.jobs import Jobs
 from rollfleet.cluster.sources import Sources
 from rollfleet.errors import JobEnded, JobInvalid
-from rollfleet.transports.hooks import HOOKS
 from rollfleet_api.diagnosis import diagnose
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
@@ -33,14 +32,16 @@ def with_learner(
     """
     data: dict[str, Any] = job.dump()
     sources = Sources()
+    spec = job.spec
+    named = (*entrypoints(spec.env, spec.policy, spec.collect, spec.weights).values(), spec.env.id or "")
     with importing_from(learner.resolve().parent), importing_from(folder):
-        for module in (learner.stem, *_modules(job)):
+        for module in (learner.stem, *(name.partition(":")[0] for name in named if ":" in name)):
             sources.keep(module)
     if sources.files.get(learner.name) != learner.read_text(encoding="utf-8"):
         raise JobInvalid(f"{learner}: Python finds another module `{learner.stem}`, or none: rename the file")
     source = data["spec"].setdefault("source", {"configMap": f"{job.metadata.name}-source"})
-    spec = data["spec"].setdefault("learner", {"template": {}})["template"].setdefault("spec", {})
-    containers = spec.setdefault("containers", [])
+    pod = data["spec"].setdefault("learner", {"template": {}})["template"].setdefault("spec", {})
+    containers = pod.setdefault("containers", [])
     container: dict[str, Any] = containers[0] if containers else {"name": "learner", "workingDir": "/tmp"}
     containers[:1] = [container]
     # -P: files of its working folder hide no module.
@@ -51,8 +52,8 @@ def with_learner(
     if arguments:
         container["args"] = [*arguments]
     if volumes := sources.folders(source["configMap"]):
-        for pod in (spec, data["spec"].setdefault("template", {}).setdefault("spec", {})):
-            pod["volumes"] = [*(pod.get("volumes") or []), *volumes]
+        for each in (pod, data["spec"].setdefault("template", {}).setdefault("spec", {})):
+            each["volumes"] = [*(each.get("volumes") or []), *volumes]
     return job.model_copy(update={"spec": parse_job(data, origin="with the learner").spec}), sources
 
 
@@ -98,12 +99,3 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
                 break  # the states of the meantime are past
         else:
             raise JobEnded(f"{job} was deleted")
-
-
-def _modules(job: CollectorJob) -> Iterator[str]:
-    spec = job.spec
-    hooks = (getattr(spec.collect, name) for name in HOOKS)
-    wrappers = (each.entrypoint for each in spec.env.wrappers)
-    for name in (spec.env.entrypoint, spec.env.id, spec.policy.entrypoint, spec.weights.scheme, *wrappers, *hooks):
-        if name and ":" in name:
-            yield name.partition(":")[0]

@@ -1,8 +1,83 @@
-"""Decides which arrivals reach the learner: each batch once, none that is too old, none of another round."""
+"""Decides which arrivals reach the learner: each batch once, none that is too old, and one of each worker in a round.
+
+It does no I/O, and reads no clock.
+"""
+
+from collections.abc import Set
 
 from rollfleet.learner.duplicates import DuplicateFilter
 from rollfleet.transports.learner_side import Arrival
 from rollfleet_api.messages import WorkerStatus
+
+
+class Round:
+    """An open round of mode Sync on rank 0: which workers it waits for, and which fragments make its batch.
+
+    A round waits for the workers that were members when it opened, less those that leave while it is open, or that had
+    not begun when it was closed.
+
+    Example:
+        >>> round_ = Round(session=1, number=1, members=frozenset({0, 1}), enough=1)
+        >>> sorted(round_.missing), round_.has_enough
+        ([0, 1], False)
+
+    Args:
+        session: The learner's session.
+        number: The number of the round.
+        members: The workers whose fragments come to this rank.
+        enough: The number of fragments that may close the round.
+
+    Attributes:
+        fragments: What has come, by worker.
+    """
+
+    def __init__(self, *, session: int, number: int, members: frozenset[int], enough: int) -> None:
+        self._session, self._number = session, number
+        self._members = self._counted = members
+        self._enough = enough
+        self.fragments: dict[int, Arrival] = {}
+
+    def asks_for(self, arrival: Arrival) -> bool:
+        """Whether a worker collected this arrival for this round."""
+        return (arrival.meta.session, arrival.meta.round) == (self._session, self._number)
+
+    @property
+    def missing(self) -> frozenset[int]:
+        """The workers that the round still waits for."""
+        return self._members - self.fragments.keys()
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether this rank has the fragments that may close the round."""
+        enough = len(self.fragments.keys() & self._counted) >= self._enough
+        return enough or (not self.missing and len(self.fragments) > 0)
+
+    def add(self, arrival: Arrival) -> None:
+        """Add a worker's fragment."""
+        self.fragments[arrival.worker] = arrival
+
+    def release(self, workers: Set[int]) -> None:
+        """Stop waiting for these workers."""
+        self._members -= workers
+
+    def reopen(self, members: frozenset[int]) -> None:
+        """Wait for these workers instead: all the others left before they had sent."""
+        self._members = self._counted = members
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """The workers that have rows in the batch, in order, also if they have sent nothing."""
+        return tuple(sorted(self._counted if self.fragments.keys() & self._counted else self.fragments.keys()))
+
+    def result(self) -> tuple[list[Arrival], list[Arrival]]:
+        """Return the fragments that make the batch, in the order of their workers, and the rest.
+
+        A worker that joined after the frames had been divided among the members brings too many. Its fragment counts
+        only if all of them left.
+        """
+        counted = self.fragments.keys() & self._counted or self.fragments.keys()
+        late = self.fragments.keys() - counted
+        return [self.fragments[each] for each in sorted(counted)], [self.fragments[each] for each in sorted(late)]
 
 
 class Admission:
@@ -10,8 +85,6 @@ class Admission:
 
     Args:
         max_lag: Versions that a batch may be behind the newest.
-        session: The learner's session. In mode Sync, a batch of an earlier session is too old.
-        sync: Whether batches belong to rounds.
 
     Attributes:
         max_lag: As above. It may change with the number of workers.
@@ -19,10 +92,8 @@ class Admission:
         stale: Batches too old, by their version or their round.
     """
 
-    def __init__(self, *, max_lag: int, session: int, sync: bool) -> None:
-        self.max_lag, self._session, self._sync = max_lag, session, sync
-        self._round = 0
-        self._in_round: set[int] = set()
+    def __init__(self, *, max_lag: int) -> None:
+        self.max_lag = max_lag
         self._duplicates = DuplicateFilter()
         self.repeated = 0
         self.stale = 0
@@ -41,33 +112,31 @@ class Admission:
         """Batches dropped for either reason."""
         return self.repeated + self.stale
 
-    def open_round(self, number: int) -> None:
-        """Open a round: one batch of each worker belongs to it."""
-        self._round = number
-        self._in_round.clear()
-
-    def admit(self, arrival: Arrival, *, version: int, replaced: bool = False) -> bool:
+    def admit(self, arrival: Arrival, *, version: int, replaced: bool = False, to: Round | None = None) -> bool:
         """Whether this arrival is for the learner. Counts it if not.
 
-        `version` is the newest that was sent to its worker. `replaced`: another learner's weights of that number acted.
+        Args:
+            arrival: A batch as it came.
+            version: The newest that was sent to its worker.
+            replaced: Whether another learner's weights of that number acted.
+            to: The open round, which decides alone whether a batch is too old; None: batches belong to no round here.
         """
         of = (arrival.worker, arrival.incarnation, arrival.sequence)
         if not self._duplicates.add(*of, process=arrival.process):
             self.repeated += 1
             return False
-        if self._sync:
-            return self._admit_to_round(arrival)
+        if to is not None:
+            return self._admit_to(to, arrival)
         if replaced or (version - arrival.meta.version > self.max_lag and arrival.meta.version > 0):
             self.stale += 1
             return False
         return True
 
-    def _admit_to_round(self, arrival: Arrival) -> bool:
-        if (arrival.meta.session, arrival.meta.round) != (self._session, self._round):
+    def _admit_to(self, round_: Round, arrival: Arrival) -> bool:
+        if not round_.asks_for(arrival):
             self.stale += 1
             return False
-        if arrival.worker in self._in_round:
+        if arrival.worker in round_.fragments:
             self.repeated += 1
             return False
-        self._in_round.add(arrival.worker)
         return True

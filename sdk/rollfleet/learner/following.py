@@ -6,7 +6,6 @@ from collections import deque
 from typing import Any
 
 from rollfleet.errors import JobEnded
-from rollfleet.learner.admission import Admission
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.gathering import Gatherer
 from rollfleet.learner.options import MANUAL, LearnerOptions
@@ -38,8 +37,6 @@ class Follower(Gatherer):
         super().__init__(transport, job, weights, tally, manual=manual)
         assert transport.leader is not None, "rank 0 follows no other"
         self._leader = transport.leader
-        self.admission = Admission(max_lag=0, session=0, sync=False)  # this class orders the rounds itself
-        self._bound_lag()
         self._queues: dict[int, deque[Arrival]] = {}  # worker -> its fragments, at most one of each round
         self._gathered = self._received = (0, 0)
         control = self._leader.control

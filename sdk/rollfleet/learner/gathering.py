@@ -5,10 +5,9 @@ from collections import Counter
 from collections.abc import Set
 
 from rollfleet.errors import JobInvalid, NoWeights, Timeout, WorkerFailed
-from rollfleet.learner.admission import Admission
+from rollfleet.learner.admission import Admission, Round
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.directing import Director
-from rollfleet.learner.rounds import Round, RoundShape
 from rollfleet.learner.tally import Tally
 from rollfleet.stats import Stats
 from rollfleet.system.interrupts import interruptible, uninterrupted
@@ -39,7 +38,7 @@ class Gatherer:
     Attributes:
         director: Directs the workers.
         admission: Which arrivals reach the learner.
-        shape: The shape of the batch gathered last; None: that of its arrivals.
+        workers: The workers of the round gathered last, in order, also those without an arrival; empty: no round.
         under_way: Arrivals that were gathered and not yielded.
         interrupted: Batches dropped because an exception ended their iteration.
     """
@@ -59,8 +58,8 @@ class Gatherer:
         self._handed_over = False  # whether `under_way` was
         self.under_way: list[Arrival] = []
         self.interrupted = 0
-        self.shape: RoundShape | None = None
-        self.admission = Admission(max_lag=job.spec.weights_max_lag, session=self._session, sync=self._sync)
+        self.workers: tuple[int, ...] = ()
+        self.admission = Admission(max_lag=job.spec.weights_max_lag)
         self._bound_lag()
 
     def gather(self) -> list[Arrival]:
@@ -223,19 +222,18 @@ class Gatherer:
         for arrival in late:
             self.admission.stale += 1
             self._transport.take(arrival)
-        self.shape = RoundShape.of(director.job.spec, round_.workers, director.steps)
-        self._round = None
+        self.workers, self._round = round_.workers, None
         return fragments
 
     def _open_round(self) -> Round:
         director, spec = self.director, self.director.job.spec
         director.run_state.round, director.has_opened = director.run_state.round + 1, True
-        self.admission.open_round(director.run_state.round)
         everyone, members = len(self._transport.members()), self._members()
         # A round has `framesPerBatch` frames, divided among its members. Without members, expect as many as last time.
         director.steps = spec.steps_among(everyone) if everyone else director.steps
         threshold = 1.0 if self._peers else spec.stragglers.threshold
-        return Round(members, enough=max(1, int(len(members) * threshold)))
+        enough = max(1, int(len(members) * threshold))
+        return Round(session=self._session, number=director.run_state.round, members=members, enough=enough)
 
     def _wait_for_peers(self) -> None:
         """Wait until every rank is present, and has received the last round of this session."""
@@ -298,7 +296,7 @@ class Gatherer:
             version = self._weights.meant_for(arrival.worker)
             self._weights.pass_over(arrival.meta.version)
             replaced = arrival.meta.session < self._session and self._weights.has_sent(arrival.meta.version)
-            if self.admission.admit(arrival, version=version, replaced=replaced):
+            if self.admission.admit(arrival, version=version, replaced=replaced, to=self._round):
                 return arrival
             self._transport.take(arrival)
             self._report()

@@ -1,9 +1,11 @@
 """One iteration of the learner: broadcast if that is due, gather, join, post-process, store in a replay buffer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rollfleet.data.batch import join
+import torch
+
+from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, join, pad
 from rollfleet.data.splitting import frames_of, rows_for
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.broadcast import Broadcaster
@@ -69,8 +71,15 @@ class NextBatch:
     def _value(self, arrivals: Sequence[Arrival]) -> Any:
         """Join the arrivals into one batch, and process it; None: it is in the replay buffer."""
         fragments = [arrival.batch for arrival in arrivals]
-        if (shape := self._gatherer.shape) is not None:
-            fragments = shape.filled({arrival.worker: arrival.batch for arrival in arrivals})
+        workers, director = self._gatherer.workers, self._gatherer.director
+        if workers and director.job.spec.stragglers.threshold < 1:
+            trajectories = director.job.spec.collect.trajs_per_batch
+            fragments = filled(
+                {arrival.worker: arrival.batch for arrival in arrivals},
+                workers,
+                rows=trajectories or director.job.spec.env.num_envs,
+                steps=0 if trajectories else director.steps,
+            )
         value: Any = join(fragments, self._cat_results)
         for step in self._steps:
             value = step(value)
@@ -85,3 +94,36 @@ class NextBatch:
     def _store(self, batch: "TensorDict") -> None:
         assert self._buffer is not None
         self._buffer.extend(rows_for(self._buffer, batch))
+
+
+def filled(
+    fragments: "Mapping[int, TensorDict]", workers: Sequence[int], *, rows: int, steps: int
+) -> "list[TensorDict]":
+    """Return a fragment of each worker, in order, all with `("collector", "mask")` and rows of the same length.
+
+    A round that may close without some workers has batches of one shape, whichever of them were in time.
+
+    Args:
+        fragments: What workers sent, `[envs, T]`, at least one. Padding stands for the others.
+        workers: The workers that have rows, in order.
+        rows: Rows of each worker, at least.
+        steps: Frames of each row, at least; 0: as many as in the longest row.
+    """
+    steps = max(steps, *(fragment.shape[1] for fragment in fragments.values()))
+    like = next(iter(fragments.values()))
+    return [_fitted(fragments.get(worker, like[:0]), rows, steps) for worker in workers]
+
+
+def _fitted(fragment: "TensorDict", rows: int, steps: int) -> "TensorDict":
+    own_rows, own_steps = fragment.shape
+    if own_steps < steps:
+        fragment = pad(fragment, steps)
+    if MASK not in fragment.keys(True):
+        fragment[MASK] = torch.ones(own_rows, steps, dtype=torch.bool, device=fragment[TRAJECTORY].device)
+    if own_rows >= rows:
+        return fragment
+    padded = fragment.new_zeros(rows, steps)
+    padded.names = fragment.names
+    padded[:own_rows] = fragment
+    padded[TRAJECTORY][own_rows:] = NO_TRAJECTORY
+    return padded

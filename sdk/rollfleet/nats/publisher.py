@@ -9,9 +9,7 @@ from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobInvalid
 from rollfleet.nats.client import Pieces
 from rollfleet.nats.link import Link
-from rollfleet.wire.batch_chunks import Identity, cut
-from rollfleet.wire.chunks import CHUNK_BYTES, chunk_count
-from rollfleet.wire.codec import Encoded
+from rollfleet.wire.chunks import CHUNK_BYTES, Identity, chunk_count, cut_message
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import BatchMeta, Lease, pack
@@ -86,10 +84,10 @@ class BatchPublisher:
         """Publish a batch; `again`: NATS may have some of its chunks. Returns the number of its chunks."""
         encoded, subjects = pack_fragment(fragment, meta), self._link.subjects
         max_chunk_bytes = min(CHUNK_BYTES, self._link.client.max_payload - HEADER_BYTES)
-        self._check_capacity(encoded, meta.frames, max_chunk_bytes)
-        chunks = (
-            (index, Pieces(*each)) for index, each in enumerate(cut(encoded, identity, max_chunk_bytes=max_chunk_bytes))
-        )
+        count = chunk_count(encoded.nbytes, max_chunk_bytes)
+        self._check_capacity(encoded.nbytes, count, meta.frames)
+        cut = cut_message(identity.key, encoded.parts, encoded.nbytes, count)
+        chunks = ((index, Pieces(*each)) for index, each in enumerate(cut))
         # Once the first one is stored, the others fit, too. A chunk that NATS may have already holds none of them up:
         # its own copy may take its place in the queue, until the learner has the whole batch.
         others_may_follow = asyncio.Event()
@@ -117,9 +115,9 @@ class BatchPublisher:
                     group.create_task(publish_next(index, chunk))
         except BaseExceptionGroup as failed:  # one cause, whichever chunks it hit
             raise failed.exceptions[0] from failed
-        return chunk_count(encoded.nbytes, max_chunk_bytes)
+        return count
 
-    def _check_capacity(self, encoded: Encoded, frames: int, max_chunk_bytes: int) -> None:
+    def _check_capacity(self, nbytes: int, chunks: int, frames: int) -> None:
         """Check that one batch of each worker fits at once: halves of several would wait for each other forever."""
         if self._job is None:
             return
@@ -127,11 +125,10 @@ class BatchPublisher:
         workers, delivery = spec.workers, spec.delivery
         if spec.mode is Mode.SYNC:  # while fewer workers are present, each collects a larger fragment
             workers = min(workers, -(-spec.collect.frames_per_batch // max(1, frames)))
-        chunks = chunk_count(encoded.nbytes, max_chunk_bytes)
-        needed = workers * (encoded.nbytes + chunks * HEADER_BYTES)
+        needed = workers * (nbytes + chunks * HEADER_BYTES)
         if needed > delivery.limit_bytes:
             raise JobInvalid(
-                f"a batch has {encoded.nbytes:,} bytes, and one of each of {workers} workers must fit into "
+                f"a batch has {nbytes:,} bytes, and one of each of {workers} workers must fit into "
                 f"`delivery.maxBytes: {delivery.max_bytes}`, {delivery.limit_bytes:,} bytes: write "
                 f"`delivery.maxBytes: {-(-needed // _MI)}Mi` or more, or less than "
                 f"`collect.framesPerBatch: {self._job.spec.collect.frames_per_batch}`"

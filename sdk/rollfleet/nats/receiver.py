@@ -19,9 +19,8 @@ from rollfleet.nats.link import Link
 from rollfleet.nats.polling import RETRY_WAIT_S
 from rollfleet.rollout.trajectory_ids import is_later
 from rollfleet.transports.learner_side import Arrival
-from rollfleet.wire.batch_chunks import Assembled, Assembler, Identity
 from rollfleet.wire.buffer_pool import BufferPool
-from rollfleet.wire.chunks import peek
+from rollfleet.wire.chunks import Assembled, Assembler, Identity, peek
 from rollfleet.wire.fragment_message import unpack_fragment
 from rollfleet_api.job import MAX_WORKERS, CollectorJob, Mode
 from rollfleet_api.messages import Lease, MessageInvalid, unpack
@@ -77,7 +76,6 @@ class BatchReceiver:
         self._taken: defaultdict[int, dict[Identity, None]] = defaultdict(dict)  # the most recent of each worker
         self._begun: dict[int, Lease] = {}  # worker -> the lease of the newest incarnation that has begun
         self._waiting = 0  # complete batches that were not received yet
-        self._counting = threading.Lock()
         self._encoded: queue.SimpleQueue[Assembled | None] = queue.SimpleQueue()
         self._ready: deque[Arrival] = deque()
         self._changed = threading.Condition()
@@ -113,7 +111,7 @@ class BatchReceiver:
         self._link.begin(self._acknowledge_batch(identity))
 
     def _count_received(self) -> None:
-        with self._counting:
+        with self._changed:
             self._waiting -= 1
         self._link.soon(self._on_received)
 
@@ -166,7 +164,7 @@ class BatchReceiver:
             self._link.begin(self._acknowledge_batch(identity))
         if assembled:
             self._complete.add(assembled.identity)
-            with self._counting:
+            with self._changed:
                 self._waiting += 1
             self._encoded.put(assembled)
 

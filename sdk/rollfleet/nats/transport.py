@@ -33,8 +33,8 @@ from rollfleet.nats.state import read_state
 from rollfleet.schemes import Layout
 from rollfleet.transports.learner_side import Arrival, Elastic, Resumed
 from rollfleet.weights.layout import Snapshot, State
-from rollfleet.wire.batch_chunks import Identity
 from rollfleet.wire.buffer_pool import BufferPool
+from rollfleet.wire.chunks import Identity
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, Evaluation, LearnerPhase, LearnerStatus, Manifest, WorkerState, WorkerStatus
 from rollfleet_api.ranks import ALONE, Rank

@@ -102,7 +102,7 @@ class NatsWeightsInbox:
             if (manifest.session, manifest.version) <= self._finished:
                 continue
             try:
-                self._layout.check(manifest.parameters, theirs="the learner")
+                self._layout.check(manifest.parameters)
                 for index in self._assembler.missing(manifest):
                     await self._fetch(manifest, index)
                 data = self._assembler.finish(manifest)

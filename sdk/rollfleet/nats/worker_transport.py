@@ -23,7 +23,7 @@ from rollfleet.nats.state import read_state
 from rollfleet.nats.weights import NatsWeightsInbox
 from rollfleet.schemes import Layout
 from rollfleet.transports.worker_side import PendingBatch
-from rollfleet.wire.batch_chunks import Identity
+from rollfleet.wire.chunks import Identity
 from rollfleet_api.job import CollectorJob, EvaluationSpec
 from rollfleet_api.messages import BatchMeta, Control, Evaluation, WorkerState, WorkerStatus, pack
 

@@ -169,7 +169,7 @@ class _InlineWorkerTransport:
 
     def put(self, version: int, snapshot: Snapshot) -> None:
         if self._layout is not None and snapshot.parameters is not self._checked:
-            self._layout.check(snapshot.parameters, theirs="the learner")
+            self._layout.check(snapshot.parameters)
             self._checked = snapshot.parameters
         self._newest = Weights(version=version, data=snapshot.data.numpy())
 

@@ -14,7 +14,7 @@ from rollfleet.learner.duplicates import DuplicateFilter
 from rollfleet.nats.link import Link
 from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.state import read_state
-from rollfleet.wire.batch_chunks import Assembled, Assembler
+from rollfleet.wire.chunks import Assembled, Assembler
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase
 from rollfleet_api.subjects import BEGAN

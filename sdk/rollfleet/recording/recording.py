@@ -10,10 +10,10 @@ import torch
 from rollfleet.arguments import path_of
 from rollfleet.data.batch import join, to_batch
 from rollfleet.errors import JobInvalid
-from rollfleet.recording.segments import Record, Segment, read, segments_in
+from rollfleet.recording.segments import Record, Segment, segments_in
 from rollfleet.system.devices import device_of
 from rollfleet.transports.learner_side import Arrival
-from rollfleet.wire.batch_chunks import Identity
+from rollfleet.wire.chunks import Identity
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -86,7 +86,7 @@ class Recording:
             before, newest[record.identity.worker] = newest.get(record.identity.worker), record.identity
             return before != record.identity
 
-        for _, run in groupby(read(self._folder), key=lambda segment: segment.recorder):
+        for _, run in groupby(map(Segment.open, segments_in(self._folder)), key=lambda segment: segment.recorder):
             yield filter(new, chain.from_iterable(segment.records for segment in run))
 
     def _arrival(self, record: Record) -> Arrival:

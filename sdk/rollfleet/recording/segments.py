@@ -11,7 +11,6 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobInvalid, MessageCorrupt, RecordingDamaged
-from rollfleet.wire.batch_chunks import Identity
+from rollfleet.wire.chunks import Identity
 from rollfleet.wire.codec import Key
 from rollfleet.wire.fragment_message import fragment_of
 from rollfleet_api.job import CollectorJob
@@ -111,14 +110,12 @@ class Segment:
 
 
 class SegmentWriter:
-    """Writes batches into a folder, which it locks: no other recorder can write there.
+    """Writes batches into a folder, which it makes and locks: no other recorder can write there.
+
+    A file has at most `segment_bytes` of tensors; a single larger batch has its own.
 
     A file is written when it is full, when its first batch has waited for `OPEN_S`, and by `close`. Written files
     survive the end of this process and of the machine; the batches that wait for the next one do not.
-
-    Args:
-        folder: The folder; it is created if it does not exist.
-        segment_bytes: Size of the tensors of a file at most; a single larger batch has its own.
 
     Raises:
         JobInvalid: Another recorder writes into the folder, or it holds batches of another job.
@@ -200,11 +197,6 @@ class SegmentWriter:
 def segments_in(folder: Path) -> list[Path]:
     """Return the segments in a folder, the oldest first."""
     return sorted(file for file in folder.glob(f"*{SUFFIX}") if file.stem.isdecimal())
-
-
-def read(folder: Path) -> Iterator[Segment]:
-    """Iterate over the segments of a folder."""
-    return map(Segment.open, segments_in(folder))
 
 
 def _name(number: int, key: Key) -> str:

@@ -1,7 +1,8 @@
 """Weights as one contiguous buffer: copied from a module in one call, into another in one call.
 
 A version's bytes hold every parameter and buffer of its models in `state_dict` order, each at a multiple of 16 bytes.
-A tuple of `Parameter` describes the buffer. Both sides compare theirs, and name the first that differs.
+A tuple of `Parameter` describes the buffer. Workers compare the learner's with their own, and name the first that
+differs.
 """
 
 from collections.abc import Mapping
@@ -128,12 +129,8 @@ class WeightLayout:
             models.setdefault(parameter.model, {})[parameter.name] = view
         return models
 
-    def check(self, parameters: tuple[Parameter, ...], *, theirs: str) -> None:
-        """Compare the other side's parameters with this layout.
-
-        Args:
-            parameters: The other side's parameters.
-            theirs: The other side's name for the message, such as "the learner".
+    def check(self, parameters: tuple[Parameter, ...]) -> None:
+        """Compare the learner's parameters with this layout, a worker's.
 
         Raises:
             WeightMismatch: They differ; names the first difference.
@@ -141,21 +138,21 @@ class WeightLayout:
         if parameters == self.parameters:
             return
         here = {(parameter.model, parameter.name): parameter for parameter in self.parameters}
-        other_side = {(parameter.model, parameter.name): parameter for parameter in parameters}
-        for key, parameter in other_side.items():
+        sent = {(parameter.model, parameter.name): parameter for parameter in parameters}
+        for key, parameter in sent.items():
             if key not in here:
-                raise WeightMismatch(f"{_name(parameter)}: {theirs} has it, the policy here does not")
+                raise WeightMismatch(f"{_name(parameter)}: the learner has it, the policy here does not")
             if here[key] != parameter:
                 raise WeightMismatch(
-                    f"{_name(parameter)}: {theirs} has {_form(parameter)}, the policy here has {_form(here[key])}"
+                    f"{_name(parameter)}: the learner has {_form(parameter)}, the policy here has {_form(here[key])}"
                 )
         for key, parameter in here.items():
-            if key not in other_side:
-                raise WeightMismatch(f"{_name(parameter)}: the policy here has it, {theirs} does not")
+            if key not in sent:
+                raise WeightMismatch(f"{_name(parameter)}: the policy here has it, the learner does not")
         for mine, other in zip_longest(self.parameters, parameters):
             if mine != other:
-                differs = mine or other
-                raise WeightMismatch(f"{_name(differs)}: {theirs} has the same parameters in another order, or twice")
+                name = _name(mine or other)
+                raise WeightMismatch(f"{name}: the learner has the same parameters in another order, or twice")
 
     def _tensors(self, models: Mapping[str, State]) -> list[Tensor]:
         tensors: list[Tensor] = []

@@ -4,39 +4,38 @@ One chunk, all numbers little-endian:
 
 ```
 offset  bytes
-0       4      magic b"RLF1", whose last byte is the number of the format
-4       4      u32  xxh32 of the 32 bytes that follow
-8       16     key of the message; see `batch_chunks` and `weight_chunks`
-24      4      u32  index of this chunk
-28      4      u32  count of chunks
-32      8      u64  total bytes of the message
-40             the chunk's piece of the message
+0       4      magic b"RLF2", whose last byte is the number of the format
+4       16     key of the message: of a batch, see `Identity`; of weights, see `weight_chunks`
+20      4      u32  index of this chunk
+24      4      u32  count of chunks
+28      8      u64  total bytes of the message
+36             the chunk's piece of the message
 ```
 
 A message of `total` bytes in `count` chunks has `size = ceil(total / count)` bytes in every chunk but the last, which
-has the rest (at least one byte): chunk `index` holds the bytes from `index * size` on. The message's own checksum
-covers the pieces. The checksum here keeps a flipped bit from moving a chunk to another message.
+has the rest (at least one byte): chunk `index` holds the bytes from `index * size` on.
 """
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
-from rollfleet.errors import MessageCorrupt
+from rollfleet.errors import MessageCorrupt, MessageTooLarge
+from rollfleet.wire.codec import empty_buffer
+from rollfleet_api.job import MAX_WORKERS
 
 CHUNK_BYTES = 1 << 20
 """Size of a chunk at most, even where the server takes larger messages."""
 
-_MAGIC = b"RLF1"
-_LEAD = struct.Struct("<4sI")
-_FIELDS = struct.Struct("<16sIIQ")
+_MAGIC = b"RLF2"
+_PREFIX = struct.Struct("<4s16sIIQ")
+_BATCH_KEY = struct.Struct("<IHHQ")
 
-PREFIX_BYTES = _LEAD.size + _FIELDS.size
+PREFIX_BYTES = _PREFIX.size
 """Size of a chunk's prefix, in bytes."""
 
 Received: TypeAlias = bytes | bytearray | memoryview
@@ -81,6 +80,39 @@ class ChunkHeader:
         return min(self.piece_bytes, self.total_bytes - self.offset)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Identity of a batch in its job.
+
+    Attributes:
+        worker: Index of the worker that sent it.
+        sequence: Number of the batch in that incarnation, from 0.
+        process: Random number of the process. A NATS that lost the newest leases gives their incarnations again.
+    """
+
+    worker: int
+    incarnation: int
+    sequence: int
+    process: int = 0
+
+    @property
+    def key(self) -> bytes:
+        """Its form in chunks: u32 worker, u16 incarnation, u16 process, u64 sequence."""
+        return _BATCH_KEY.pack(self.worker, self.incarnation, self.process, self.sequence)
+
+    @classmethod
+    def of(cls, header: ChunkHeader) -> Self:
+        """Return the identity of a chunk's batch, the inverse of `key`.
+
+        Raises:
+            MessageCorrupt: No job has such a worker. A false index must not cost memory for each worker below it.
+        """
+        worker, incarnation, process, sequence = _BATCH_KEY.unpack(header.key)
+        if worker >= MAX_WORKERS:
+            raise MessageCorrupt(f"sent by worker {worker}: a job has at most {MAX_WORKERS:,} workers")
+        return cls(worker=worker, incarnation=incarnation, sequence=sequence, process=process)
+
+
 def chunk_count(total_bytes: int, max_chunk_bytes: int) -> int:
     """Return the number of chunks of a message, of at most `max_chunk_bytes` each, prefix included."""
     return -(-total_bytes // (max_chunk_bytes - PREFIX_BYTES))
@@ -95,8 +127,7 @@ def cut_message(key: bytes, parts: Iterable[memoryview], total_bytes: int, count
     part = memoryview(b"")
     for index in range(count):
         header = ChunkHeader(key=key, index=index, count=count, total_bytes=total_bytes)
-        fields = _FIELDS.pack(key, index, count, total_bytes)
-        views: list[bytes | memoryview] = [_LEAD.pack(_MAGIC, xxhash.xxh32_intdigest(fields)) + fields]
+        views: list[bytes | memoryview] = [_PREFIX.pack(_MAGIC, key, index, count, total_bytes)]
         missing = header.nbytes
         while missing:
             if not part.nbytes:
@@ -116,16 +147,13 @@ def peek(chunk: Received) -> ChunkHeader:
     nbytes = memoryview(chunk).nbytes
     if nbytes < PREFIX_BYTES:
         raise MessageCorrupt(f"{nbytes} bytes are too few for a chunk: the prefix alone has {PREFIX_BYTES}")
-    magic, checksum = _LEAD.unpack_from(chunk)
+    magic, key, index, count, total_bytes = _PREFIX.unpack_from(chunk)
     if magic[:3] != _MAGIC[:3]:
         raise MessageCorrupt(f"not a chunk of rollfleet: it begins with {magic!r} instead of {_MAGIC!r}")
     if magic != _MAGIC:
         raise MessageCorrupt(
             f"a chunk of format {magic!r}, and this rollfleet reads {_MAGIC!r}: install one version on both sides"
         )
-    if xxhash.xxh32_intdigest(memoryview(chunk).cast("B")[_LEAD.size : PREFIX_BYTES]) != checksum:
-        raise MessageCorrupt("the chunk's prefix was changed on the way: its checksum is wrong")
-    key, index, count, total_bytes = _FIELDS.unpack_from(chunk, _LEAD.size)
     if index >= count:
         raise MessageCorrupt(f"chunk {index} of {count} chunks")
     header = ChunkHeader(key=key, index=index, count=count, total_bytes=total_bytes)
@@ -190,3 +218,128 @@ class Reassembly:
         self.buffer[start : start + piece.nbytes] = piece
         self._received[index] = True
         self._missing -= 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Assembled:
+    """A complete message of a batch.
+
+    Attributes:
+        buffer: Its bytes, uint8 `[total_bytes]`, writable. The caller owns them: `decode` makes tensors of them in
+            place.
+    """
+
+    identity: Identity
+    buffer: NDArray[np.uint8]
+
+
+class Assembler:
+    """Reassembles batches of all workers from chunks in any order. Each piece is copied once, to its final offset.
+
+    Incomplete messages are bounded by `max_pending` and by `2 * max_message_bytes` bytes; the oldest are dropped first.
+    A message whose chunks all arrive twice is assembled twice: the caller knows which identities it has received.
+    Not thread-safe.
+
+    Args:
+        max_message_bytes: Bound of one message, without the prefixes of its chunks.
+        max_pending: Bound of the number of incomplete messages.
+        allocate: Returns the memory of one message, as `empty_buffer` does.
+
+    Attributes:
+        max_message_bytes: The same; it may change.
+        max_pending: The same; it may change.
+        pending_bytes: Memory of incomplete messages.
+
+    Example:
+        >>> import torch
+        >>> from rollfleet.wire.codec import encode
+        >>> encoded = encode(b"meta", {("reward",): torch.zeros(100)})
+        >>> identity = Identity(worker=0, incarnation=0, sequence=0)
+        >>> assembler = Assembler(max_message_bytes=1 << 20)
+        >>> count = chunk_count(encoded.nbytes, 256)
+        >>> for pieces in cut_message(identity.key, encoded.parts, encoded.nbytes, count):
+        ...     assembled = assembler.add(b"".join(pieces))
+        >>> assembled.buffer.nbytes == encoded.nbytes
+        True
+    """
+
+    def __init__(self, *, max_message_bytes: int, max_pending: int = 64, allocate: Allocate = empty_buffer) -> None:
+        self.max_message_bytes = max_message_bytes
+        self.max_pending = max_pending
+        self._allocate = allocate
+        self._pending: dict[Identity, Reassembly] = {}  # in the order of their first chunks
+        self._given_up: list[Identity] = []
+        self.pending_bytes = 0
+
+    def __len__(self) -> int:
+        """Return the number of incomplete messages."""
+        return len(self._pending)
+
+    def add(self, chunk: Received) -> Assembled | None:
+        """Add one chunk. It is copied, not kept.
+
+        Returns:
+            The message that this chunk completes, else None. A worker sends one message after the other: the first
+            chunk of a message gives up the worker's earlier incomplete messages, and a complete message also those of
+            earlier incarnations.
+
+        Raises:
+            MessageCorrupt: The chunk contradicts itself (it is ignored), or other chunks of its message (the whole
+                message is given up).
+            MessageTooLarge: The message is over `max_message_bytes`. Nothing was allocated.
+        """
+        header = peek(chunk)
+        identity = Identity.of(header)
+        if header.total_bytes > self.max_message_bytes:
+            raise MessageTooLarge(header.total_bytes, self.max_message_bytes)
+        pending = self._pending.get(identity)
+        if pending is None:
+            pending = self._begin(identity, header)
+        elif (pending.count, pending.buffer.nbytes) != (header.count, header.total_bytes):
+            self._drop(identity)
+            raise MessageCorrupt(
+                f"chunks of {identity} disagree: {pending.buffer.nbytes} bytes in {pending.count} chunks, "
+                f"or {header.total_bytes} in {header.count}"
+            )
+        pending.add(header.index, memoryview(chunk).cast("B")[PREFIX_BYTES:])
+        if not pending.complete:
+            return None
+        self._forget(identity)
+        self._give_up_before(identity, earlier_incarnations=True)
+        return Assembled(identity=identity, buffer=pending.buffer)
+
+    def give_up(self, worker: int, *, but_incarnation: int) -> None:
+        """Give up incomplete messages of a worker's other incarnations: their other chunks never come."""
+        for identity in list(self._pending):
+            if identity.worker == worker and identity.incarnation != but_incarnation:
+                self._drop(identity)
+
+    def take_given_up(self) -> list[Identity]:
+        """Return the incomplete messages that were given up since the last call."""
+        given_up, self._given_up = self._given_up, []
+        return given_up
+
+    def _begin(self, identity: Identity, header: ChunkHeader) -> Reassembly:
+        self._give_up_before(identity, earlier_incarnations=False)
+        needed = header.total_bytes + header.count
+        while self._pending and (
+            len(self._pending) >= self.max_pending or self.pending_bytes + needed > 2 * self.max_message_bytes
+        ):
+            self._drop(next(iter(self._pending)))
+        pending = self._pending[identity] = Reassembly(self._allocate(header.total_bytes), header.count)
+        self.pending_bytes += pending.nbytes
+        return pending
+
+    def _give_up_before(self, later: Identity, *, earlier_incarnations: bool) -> None:
+        for identity in list(self._pending):
+            same_incarnation = identity.incarnation == later.incarnation and identity.sequence < later.sequence
+            earlier_incarnation = earlier_incarnations and identity.incarnation < later.incarnation
+            if identity.worker == later.worker and (same_incarnation or earlier_incarnation):
+                self._drop(identity)
+
+    def _drop(self, identity: Identity) -> None:
+        self._forget(identity)
+        self._given_up.append(identity)
+
+    def _forget(self, identity: Identity) -> None:
+        self.pending_bytes -= self._pending.pop(identity).nbytes

@@ -24,7 +24,7 @@ from rollfleet.learner import gathering
 from rollfleet.nats.publisher import BatchPublisher
 from rollfleet.nats.receiver import BatchReceiver
 from rollfleet.policies.factory import make_policy
-from rollfleet.wire.batch_chunks import Identity
+from rollfleet.wire.chunks import Identity
 from rollfleet_api.address import THREADS, Address
 from rollfleet_api.subjects import Subjects
 

@@ -9,18 +9,21 @@ from hypothesis import strategies as st
 from tests.sdk.allocations import allocates_at_most
 from tests.sdk.learner.arrivals import SESSION, arrival
 
-from rollfleet.learner.admission import Admission
+from rollfleet.learner.admission import Admission, Round
 from rollfleet.learner.duplicates import INCARNATIONS, WINDOW, DuplicateFilter
+from rollfleet.transports.learner_side import Arrival
 
 
-def asynchronous(max_lag: int = 4) -> Admission:
-    return Admission(max_lag=max_lag, session=SESSION, sync=False)
+def opened(number: int = 1, *, enough: int = 2) -> Round:
+    """Open a round of workers 0 and 1."""
+    return Round(session=SESSION, number=number, members=frozenset({0, 1}), enough=enough)
 
 
-def synchronous(round: int = 1) -> Admission:
-    admission = Admission(max_lag=0, session=SESSION, sync=True)
-    admission.open_round(round)
-    return admission
+def takes(admission: Admission, round_: Round, of: Arrival) -> bool:
+    """Admit an arrival to a round, which then has it."""
+    if admitted := admission.admit(of, version=1, to=round_):
+        round_.add(of)
+    return admitted
 
 
 def counts(admission: Admission) -> dict[str, int]:
@@ -47,7 +50,7 @@ ORDERS: dict[str, tuple[list[tuple[int, int, int]], int, int]] = {
 def test_each_batch_is_admitted_once_and_gaps_are_missed(
     coming: list[tuple[int, int, int]], repeated: int, missed: int
 ) -> None:
-    admission = asynchronous()
+    admission = Admission(max_lag=4)
     seen = set()
     for worker, incarnation, sequence in coming:
         of = arrival(sequence, worker=worker, incarnation=incarnation)
@@ -57,7 +60,7 @@ def test_each_batch_is_admitted_once_and_gaps_are_missed(
 
 
 def test_memory_is_bounded_and_forgotten_batches_are_not_admitted() -> None:
-    admission = asynchronous()
+    admission = Admission(max_lag=4)
     for sequence in range(3 * WINDOW):
         admission.admit(arrival(sequence), version=1)
     assert not admission.admit(arrival(1), version=1)
@@ -107,52 +110,77 @@ def test_missed_batches_are_counted_while_another_thread_adds() -> None:
     [(4, 12, True), (4, 11, True), (4, 8, True), (4, 7, False), (4, 1, False), (0, 12, True), (0, 11, False)],
 )
 def test_a_batch_may_be_max_lag_versions_behind(max_lag: int, version: int, admitted: bool) -> None:
-    admission = asynchronous(max_lag=max_lag)
+    admission = Admission(max_lag=max_lag)
     assert admission.admit(arrival(0, version=version), version=12) is admitted
     assert counts(admission) == ({} if admitted else {"stale": 1})
 
 
-@pytest.mark.parametrize(
-    ("admission", "of"),
-    [
-        pytest.param(asynchronous(max_lag=0), {"version": 0}, id="random actions"),
-        pytest.param(synchronous(round=1), {"version": 1, "round": 1}, id="of the open round"),
-        pytest.param(asynchronous(), {"session": SESSION - 1}, id="async, for an earlier learner"),
-    ],
-)
-def test_lag_or_session_keeps_out_no_batch(admission: Admission, of: dict[str, int]) -> None:
-    assert admission.admit(arrival(0, **of), version=100 if "version" in of else 1)
+def test_no_lag_keeps_out_a_batch_of_random_actions() -> None:
+    assert Admission(max_lag=0).admit(arrival(0, version=0), version=100)
+
+
+def test_no_lag_keeps_out_a_batch_of_the_open_round() -> None:
+    assert Admission(max_lag=0).admit(arrival(0, version=1, round=1), version=100, to=opened(1))
+
+
+def test_no_session_keeps_out_a_batch_without_a_round() -> None:
+    assert Admission(max_lag=4).admit(arrival(0, session=SESSION - 1), version=1)
 
 
 def test_stale_batch_is_not_counted_as_missed_later() -> None:
-    admission = asynchronous(max_lag=0)
+    admission = Admission(max_lag=0)
     assert not admission.admit(arrival(0, version=1), version=2)
     assert admission.admit(arrival(1, version=2), version=2)
     assert counts(admission) == {"stale": 1}
 
 
 def test_round_takes_one_batch_of_each_worker() -> None:
-    admission = synchronous(round=1)
-    assert admission.admit(arrival(0, worker=0, round=1), version=1)
-    assert admission.admit(arrival(0, worker=1, round=1), version=1)
-    admission.open_round(2)
-    assert admission.admit(arrival(1, worker=0, round=2), version=1)
+    admission, first = Admission(max_lag=0), opened(1)
+    assert takes(admission, first, arrival(0, worker=0, round=1))
+    assert takes(admission, first, arrival(0, worker=1, round=1))
+    assert takes(admission, opened(2), arrival(1, worker=0, round=2))
     assert counts(admission) == {}
 
 
 def test_a_round_collected_again_by_a_restarted_worker_is_admitted_once() -> None:
-    admission = synchronous(round=1)
-    assert admission.admit(arrival(0, round=1), version=1)
-    assert not admission.admit(arrival(0, incarnation=1, round=1), version=1)
+    admission, round_ = Admission(max_lag=0), opened(1)
+    assert takes(admission, round_, arrival(0, round=1))
+    assert not takes(admission, round_, arrival(0, incarnation=1, round=1))
     assert counts(admission) == {"repeated": 1}
 
 
 @pytest.mark.parametrize("of", [{"round": 1}, {"round": 3}, {"round": 2, "session": SESSION - 1}], ids=str)
 def test_batch_of_another_round_or_session_is_stale(of: dict[str, int]) -> None:
-    admission = synchronous(round=2)
-    assert not admission.admit(arrival(0, **of), version=1)
-    assert admission.admit(arrival(1, round=2), version=1)
+    admission, round_ = Admission(max_lag=0), opened(2)
+    assert not takes(admission, round_, arrival(0, **of))
+    assert takes(admission, round_, arrival(1, round=2))
     assert counts(admission) == {"stale": 1}
+
+
+def workers(arrivals: list[Arrival]) -> list[int]:
+    return [each.worker for each in arrivals]
+
+
+def test_a_worker_that_joined_after_the_frames_were_divided_is_left_out() -> None:
+    round_ = opened()
+    for worker in (7, 1, 0):
+        round_.add(arrival(0, worker=worker))
+    assert [workers(each) for each in round_.result()] == [[0, 1], [7]]
+
+
+def test_the_fragment_of_a_new_worker_counts_if_all_members_left() -> None:
+    round_ = opened()
+    round_.add(arrival(0, worker=7))
+    round_.release({0, 1})
+    assert [workers(each) for each in round_.result()] == [[7], []]
+
+
+def test_a_round_whose_members_all_left_waits_for_the_new_ones() -> None:
+    round_ = opened(enough=1)
+    round_.reopen(frozenset({2}))
+    assert round_.missing == {2}
+    round_.add(arrival(0, worker=2))
+    assert [workers(each) for each in round_.result()] == [[2], []]
 
 
 arrivals = st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 5))
@@ -160,7 +188,7 @@ arrivals = st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 5))
 
 @given(st.lists(arrivals, max_size=60))
 def test_no_order_of_arrivals_admits_a_batch_twice(coming: list[tuple[int, int, int]]) -> None:
-    admission = asynchronous()
+    admission = Admission(max_lag=4)
     admitted = [
         each for each in coming if admission.admit(arrival(each[2], worker=each[0], incarnation=each[1]), version=1)
     ]

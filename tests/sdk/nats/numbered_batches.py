@@ -8,7 +8,7 @@ from tests.sdk.wire.joined_chunks import split
 from rollfleet import Collector
 from rollfleet.data.batch import Fragment
 from rollfleet.nats.link import Link
-from rollfleet.wire.batch_chunks import Identity
+from rollfleet.wire.chunks import Identity
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import BatchMeta
 

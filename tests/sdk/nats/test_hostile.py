@@ -12,11 +12,11 @@ from tests.waiting import wait_until
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS
-from rollfleet.testing.rig import receive, run
+from rollfleet.testing.rig import receive
 from rollfleet.transports.workload import Workload
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet.worker.worker import Worker
-from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, Lease, WorkerState, WorkerStatus, pack
+from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, Lease, WorkerStatus, pack
 from rollfleet_api.permissions import Role
 
 ASYNC: dict[str, Any] = {"mode": "Async", "workers": 2, "policy": {"random": {}}, "delivery": {"maxBatchesAhead": 4}}
@@ -88,17 +88,6 @@ def test_a_fragment_larger_than_the_jobs_is_dropped(server: Server, connect: Con
     collector = connect()
     assert next(collector)["observation"].mean(dim=(1, 2)).tolist() == [0.0, 0.0, 2.0, 2.0]
     assert collector.stats().corrupt == 2
-
-
-def test_a_worker_collects_no_more_steps_than_the_job_asks_for(server: Server) -> None:
-    job = server.provision(**SYNC | {"workers": 1})
-    transport = NatsTransport(server.link(Role.LEARNER), job)
-    worker = server.start_worker(job, 0)
-    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
-    run(transport, version=0, round=1, steps=1 << 40)
-    (arrival,) = receive(transport)
-    assert arrival.batch.shape == (2, 6)
-    transport.close()
 
 
 def test_the_last_incarnation_and_a_damaged_lease_end_no_later_worker(server: Server) -> None:

@@ -24,7 +24,7 @@ from rollfleet import CollectorJob, Recording
 from rollfleet.errors import JobInvalid, RecordingDamaged
 from rollfleet.recording.recorder import Recorder
 from rollfleet.recording.segments import SegmentWriter, segments_in
-from rollfleet.wire.batch_chunks import Assembled, Identity
+from rollfleet.wire.chunks import Assembled, Identity
 from rollfleet.wire.codec import Key, decode
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import BatchMeta

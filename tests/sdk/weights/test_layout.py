@@ -267,26 +267,26 @@ HERE = {"a": torch.zeros(2, 3), "b": torch.zeros(3)}
 )
 def test_a_different_parameter_is_named_with_both_sides_forms(theirs: State, message: str) -> None:
     layout = WeightLayout({POLICY: HERE})
-    layout.check(layout.parameters, theirs="the learner")
+    layout.check(layout.parameters)
     with pytest.raises(WeightMismatch) as error:
-        layout.check(parameters_of(theirs), theirs="the learner")
+        layout.check(parameters_of(theirs))
     assert str(error.value).startswith(message)
 
 
 def test_other_precision_is_named() -> None:
     with pytest.raises(WeightMismatch, match=r"^a: the learner has bfloat16 \[2, 3\], the policy here has float32"):
-        WeightLayout({POLICY: HERE}).check(parameters_of(HERE, Precision.BFLOAT16), theirs="the learner")
+        WeightLayout({POLICY: HERE}).check(parameters_of(HERE, Precision.BFLOAT16))
 
 
 def test_parameter_of_another_model_is_named_with_its_model() -> None:
     with pytest.raises(WeightMismatch, match=r"^critic\.a: the learner has it"):
-        WeightLayout({POLICY: HERE}).check(WeightLayout({"critic": HERE}).parameters, theirs="the learner")
+        WeightLayout({POLICY: HERE}).check(WeightLayout({"critic": HERE}).parameters)
 
 
 def test_a_repeated_parameter_is_named() -> None:
     layout = WeightLayout({POLICY: HERE})
     with pytest.raises(WeightMismatch, match=r"^a: .* twice"):
-        layout.check((*layout.parameters, layout.parameters[0]), theirs="the learner")
+        layout.check((*layout.parameters, layout.parameters[0]))
 
 
 @pytest.mark.parametrize(
