@@ -45,9 +45,11 @@ def findings(connect: Callable[[], Jobs]) -> Iterator[Finding]:
     yield _nats_server()
     try:
         jobs = connect()
+        found = f"{jobs.api.version()}, {jobs.api.client.configuration.host}"
     except ClusterError as error:
         yield Finding("cluster", Verdict.ABSENT, str(error), "`rollfleet run` needs none")
         return
+    yield Finding("cluster", Verdict.OK, found)
     yield from _cluster(jobs)
 
 
@@ -91,11 +93,6 @@ def _nats_server() -> Finding:
 
 
 def _cluster(jobs: Jobs) -> Iterator[Finding]:
-    try:
-        yield Finding("cluster", Verdict.OK, f"{jobs.api.version()}, {jobs.api.client.configuration.host}")
-    except ClusterError as error:
-        yield Finding("cluster", Verdict.ABSENT, str(error), "`rollfleet run` needs none")
-        return
     try:
         jobs.list()
         yield Finding("access", Verdict.OK, f"you may list CollectorJobs in {jobs.api.namespace}")

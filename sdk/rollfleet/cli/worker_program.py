@@ -101,12 +101,9 @@ def main(
             time.sleep(JOB_CHECK_S)
         torch.set_num_threads(threads or available_cpus())
         return _work(link, job, index, job.spec.evaluation if evaluation else None, sigterm)
-    except WorkerReplaced as error:
-        log.error("%s", error)
-        return EXIT_REPLACED
     except (ConnectionFailed, JobNotFound, JobEnded, Timeout) as error:
         log.error("%s", error)
-        return EXIT_GONE
+        return EXIT_REPLACED if isinstance(error, WorkerReplaced) else EXIT_GONE
     except Terminated:
         return EXIT_TERMINATED
     finally:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from rollfleet.data.tensor_memory import copy_all, indexable
-from rollfleet.data.tensor_tree import UNEVEN, Structure, rebuild
+from rollfleet.data.tensor_tree import UNEVEN, Structure, nested, rebuild
 from rollfleet.errors import JobInvalid, MessageCorrupt
 from rollfleet_api.collection import CatResults
 
@@ -37,17 +37,20 @@ NO_TRAJECTORY = -1
 RESERVED = ("action", "next", "reward", "done", "terminated", "truncated", "collector", "step_count", "is_init")
 """The root keys of a batch, apart from observations, the policy's outputs and its hidden state."""
 
-_FIXED: dict[Key, tuple[torch.dtype, int]] = {  # dtype and number of dimensions, in every fragment
-    REWARD: (torch.float32, 3),
-    TERMINATED: (torch.bool, 3),
-    TRUNCATED: (torch.bool, 3),
-    TRAJECTORY: (torch.int64, 2),
+Layout: TypeAlias = Mapping[Key, tuple[torch.dtype, tuple[int, ...]]]
+"""The dtype and the shape in one frame of values."""
+
+FIXED: Layout = {  # in every fragment of Gymnasium's environments
+    REWARD: (torch.float32, (1,)),
+    TERMINATED: (torch.bool, (1,)),
+    TRUNCATED: (torch.bool, (1,)),
+    TRAJECTORY: (torch.int64, ()),
 }
-_OPTIONAL: dict[Key, tuple[torch.dtype, int]] = {
-    VERSION: (torch.int64, 2),
-    MASK: (torch.bool, 2),
-    STEP_COUNT: (torch.int64, 3),
-    IS_INIT: (torch.bool, 3),
+OPTIONAL: Layout = {
+    VERSION: (torch.int64, ()),
+    MASK: (torch.bool, ()),
+    STEP_COUNT: (torch.int64, (1,)),
+    IS_INIT: (torch.bool, (1,)),
 }
 
 
@@ -146,26 +149,6 @@ def _trajectory_ends(trajectories: Tensor) -> Tensor:
     return ends
 
 
-def nested(flat: Mapping[Key, Tensor]) -> dict[str, Any]:
-    """Return nested dicts, one level for each part of a key.
-
-    Raises:
-        MessageCorrupt: A key is a tensor and a group of tensors at once.
-    """
-    root: dict[str, Any] = {}
-    for key, value in flat.items():
-        group = root
-        for name in key[:-1]:
-            inner = group.setdefault(name, {})
-            if not isinstance(inner, dict):
-                raise MessageCorrupt(f"key {key} lies inside {name!r}, which is a tensor")
-            group = inner
-        if key[-1] in group:
-            raise MessageCorrupt(f"key {key} is a tensor and a group of tensors at once")
-        group[key[-1]] = value
-    return root
-
-
 def _row_ends(done: Tensor, mask: Tensor | None) -> Tensor:
     """Return which frames have no successor in their row: bool [envs, T]."""
     ends = done.clone()
@@ -207,7 +190,7 @@ def _check_size(fragment: Fragment) -> None:
 
 def _check_layout(fragment: Fragment) -> None:
     steps, final = fragment.steps, fragment.final.keys()
-    for key in _FIXED:
+    for key in FIXED:
         if key not in steps:
             raise MessageCorrupt(f"a fragment without {key}")
     if not any(key[:1] == ACTION for key in steps):
@@ -215,13 +198,11 @@ def _check_layout(fragment: Fragment) -> None:
     if not final or any(key[:1] in (("next",), ("collector",), ACTION) for key in final):
         raise MessageCorrupt(f"final observations for {sorted(final)}; expected those of the observations")
     envs, time = steps[TRAJECTORY].shape
-    for key, (dtype, ndim) in {**_FIXED, **_OPTIONAL}.items():
-        if key not in steps:
-            continue
-        value = steps[key]
-        if value.dtype != dtype or value.ndim != ndim or value.numel() != envs * time:
-            shape = [envs, time, 1][:ndim]
-            raise MessageCorrupt(f"{key} is {value.dtype} {tuple(value.shape)}; expected {dtype} {shape}")
+    for key, (dtype, shape) in {**FIXED, **OPTIONAL}.items():
+        value = steps.get(key)
+        if value is not None and (value.dtype != dtype or value.shape != (envs, time, *shape)):
+            expected = f"{dtype} {[envs, time, *shape]}"
+            raise MessageCorrupt(f"{key} is {value.dtype} {tuple(value.shape)}; expected {expected}")
 
 
 def _next(

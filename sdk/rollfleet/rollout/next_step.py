@@ -16,9 +16,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rollfleet.data.batch import REWARD, STEP_COUNT, TERMINATED, TRAJECTORY, TRUNCATED, VERSION, Key
+from rollfleet.data.batch import REWARD, STEP_COUNT, TERMINATED, TRAJECTORY, TRUNCATED, VERSION, Key, Layout
 from rollfleet.data.tensor_memory import Array
-from rollfleet.rollout.stepper import Collected, Layout, StepContext, Storage, check_outcome
+from rollfleet.rollout.stepper import Collected, StepContext, Storage, check_outcome
 
 
 class NextStepStepper:

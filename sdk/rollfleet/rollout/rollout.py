@@ -14,6 +14,7 @@ from rollfleet.data.batch import (
     IS_INIT,
     LOG_PROB,
     MASK,
+    OPTIONAL,
     REWARD,
     STEP_COUNT,
     TERMINATED,
@@ -21,6 +22,7 @@ from rollfleet.data.batch import (
     VERSION,
     Fragment,
     Key,
+    Layout,
 )
 from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.factory import VectorEnv, check
@@ -35,7 +37,7 @@ from rollfleet.rollout.infos import Infos
 from rollfleet.rollout.lockstep import LockstepStepper
 from rollfleet.rollout.next_step import NextStepStepper
 from rollfleet.rollout.seeding import Seeds, TorchStream
-from rollfleet.rollout.stepper import Collected, Layout, StepContext, Stepper, Storage
+from rollfleet.rollout.stepper import Collected, StepContext, Stepper, Storage
 from rollfleet.rollout.suspicions import Suspicions
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet.rollout.whole_trajectories import WholeTrajectories
@@ -302,11 +304,11 @@ class Rollout:
         layout = self._actor.layout()
         next_step = self._mode is AutoresetMode.NEXT_STEP
         if next_step or spec.trajs_per_batch:
-            layout[VERSION] = (torch.int64, ())
+            layout[VERSION] = OPTIONAL[VERSION]
         if not spec.reset_when_done:
-            layout[MASK] = (torch.bool, ())
+            layout[MASK] = OPTIONAL[MASK]
         if spec.step_count or spec.is_init or self._actor.reads_starts or self._actor.reads_counts:
-            layout[STEP_COUNT] = (torch.int64, (1,))
+            layout[STEP_COUNT] = OPTIONAL[STEP_COUNT]
         if self._infos is not None:
             layout |= {key: (torch.float64, shape) for key, shape in self._infos.shapes.items()}
         self._layout = layout

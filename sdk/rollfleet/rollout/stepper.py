@@ -1,15 +1,15 @@
 """The seam between a rollout and the ways in which it steps environments, and the memory that they fill."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rollfleet.data.batch import REWARD, STEP_COUNT, TERMINATED, TRAJECTORY, TRUNCATED, Key
+from rollfleet.data.batch import FIXED, REWARD, STEP_COUNT, TERMINATED, TRUNCATED, Key, Layout
 from rollfleet.data.tensor_memory import Array, as_array
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.errors import EnvironmentInvalid
@@ -19,14 +19,6 @@ from rollfleet.rollout.infos import Infos
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet_api.collection import CollectSpec
 
-Layout: TypeAlias = Mapping[Key, tuple[torch.dtype, tuple[int, ...]]]
-
-_FIXED: Layout = {
-    REWARD: (torch.float32, (1,)),
-    TERMINATED: (torch.bool, (1,)),
-    TRUNCATED: (torch.bool, (1,)),
-    TRAJECTORY: (torch.int64, ()),
-}
 _SCALARS = (REWARD, TERMINATED, TRUNCATED, STEP_COUNT)
 
 
@@ -47,7 +39,7 @@ class Storage:
         with torch.inference_mode(False):
             self.tensors: dict[Key, Tensor] = {
                 key: torch.zeros((envs, frames, *shape), dtype=dtype, device="cpu")
-                for key, (dtype, shape) in {**layout, **_FIXED}.items()
+                for key, (dtype, shape) in {**layout, **FIXED}.items()
             }
         self.arrays: dict[Key, Array] = {
             key: as_array(tensor)[..., 0] if key in _SCALARS else as_array(tensor)
