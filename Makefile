@@ -13,6 +13,8 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses $(JOBS) --dist loadscope --no-loadscope-reorder
 # Each process of a test would compile its modules again.
 unexport PYTHONDONTWRITEBYTECODE
+# The pushed tag, for `tag` and `publish-site`.
+TAG ?=
 # What a release publishes; the chart's images are at $(REGISTRY), if it is set.
 RELEASE := build/release
 REGISTRY ?=
@@ -26,7 +28,7 @@ CODE := $(shell for each in sdk operator tests examples benchmarks; do \
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow chaos e2e lint style layers types format bench crd clean
-.PHONY: release-check distribution chart krew site interfaces workflows
+.PHONY: release-check distribution chart krew site interfaces workflows tag publish-site
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -107,6 +109,18 @@ workflows:
 	  GOBIN=$(CURDIR)/build/bin go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 || { \
 	  echo "Without actionlint, or Go to build it, the workflows are not checked." >&2; exit 0; }; \
 	actionlint
+
+# What the workflows call, besides the targets above.
+tag:
+	@[ "$(TAG)" = "v$(VERSION)" ] || { echo "the tag is $(TAG), pyproject.toml has $(VERSION)" >&2; exit 1; }
+	@echo "version=$(VERSION)"
+
+# The branch gh-pages: without a tag as `dev`. The packages of the extra alone: mkdocstrings reads source code.
+publish-site: $(VENV)/.made
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' >$(VENV)/docs.txt
+	$(PIP) install --quiet --constraint constraints.txt --requirement $(VENV)/docs.txt
+	PATH="$(abspath $(BIN)):$$PATH" mike deploy --push $(if $(TAG),--update-aliases $(basename $(TAG:v%=%)) latest,dev)
+	$(if $(TAG),PATH="$(abspath $(BIN)):$$PATH" mike set-default --push latest)
 
 clean: ## Remove caches, build outputs, and .venv
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -14,7 +14,7 @@ import asyncio
 import json
 import multiprocessing
 import socket
-import tempfile
+import sys
 import time
 from collections.abc import Iterable
 from multiprocessing.process import BaseProcess
@@ -22,20 +22,21 @@ from pathlib import Path
 from statistics import median
 from urllib.parse import urlsplit
 
+sys.path.append(str(Path(__file__).parent / "contenders"))
+
 import nats
 import torch
 
+import nats_job
 import rollfleet
 from rollfleet.data.batch import Fragment
-from rollfleet.nats.embedded_server import NatsServer, start_nats_server
+from rollfleet.nats.embedded_server import NatsServer
 from rollfleet.nats.link import Link
 from rollfleet.nats.streams import deprovision, provision
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.address import Address
 from rollfleet_api.messages import BatchMeta
 from rollfleet_api.permissions import Role
-from rollfleet_api.streams import subjects_of
-from rollfleet_api.validation import parse_job
 
 ENVS, STEPS, PIXELS = 8, 128, (84, 84, 4)
 MESSAGE_BYTES, IN_FLIGHT = 1_000_000, 8
@@ -44,18 +45,11 @@ STORAGES = ("Memory", "File")
 
 def job(storage: str) -> rollfleet.CollectorJob:
     """Build the job whose streams carry the batches."""
-    return parse_job(
-        {
-            "apiVersion": "rollfleet.dev/v1alpha1",
-            "kind": "CollectorJob",
-            "metadata": {"name": "delivery"},
-            "spec": {
-                "env": {"id": "CartPole-v1", "numEnvs": ENVS},
-                "policy": {"random": {}},
-                "collect": {"framesPerBatch": ENVS * STEPS},
-                "delivery": {"storage": storage, "maxBatchesAhead": 2},
-            },
-        }
+    return nats_job.job(
+        env={"id": "CartPole-v1", "numEnvs": ENVS},
+        policy={"random": {}},
+        collect={"framesPerBatch": ENVS * STEPS},
+        delivery={"storage": storage, "maxBatchesAhead": 2},
     )
 
 
@@ -77,7 +71,7 @@ def send(url: str, count: int) -> None:
         version=0,
     )
     meta = BatchMeta(session=1, round=0, version=0, frames=ENVS * STEPS)
-    port = NatsWorkerTransport(Link(Address(url=url, job="default/delivery"), role=Role.WORKER), 0)
+    port = NatsWorkerTransport(Link(Address(url=url, job=job("File").key), role=Role.WORKER), 0)
     for sending in [port.send(fragment, meta) for _ in range(count)]:
         sending.stored.result()
     port.close()
@@ -222,8 +216,7 @@ def main() -> None:
     rounds, batches = (1, 3) if arguments.quick else (arguments.rounds, 20)
     messages = batches * 30  # about as many bytes
     print("| storage | Rollfleet, MB/s | nats-py, MB/s | ratio | by hand, MB/s | ratio |\n|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
-        server = runner.run(start_nats_server(subjects_of(job("File")), Path(folder)))
+    with nats_job.nats_server(job("File")) as server:
         for storage in STORAGES[: 1 if arguments.quick else None]:
             ours, theirs, by_hand = [], [], []
             for _ in range(rounds):
@@ -232,7 +225,6 @@ def main() -> None:
                 by_hand.append(by_hand_mb_per_s(server, messages))
             compared = " | ".join(f"{median(each):,.0f} | {_ratio(ours, each):.2f}" for each in (theirs, by_hand))
             print(f"| {storage} | {median(ours):,.0f} | {compared} |", flush=True)
-        runner.run(server.child.stop(2.0))
 
 
 if __name__ == "__main__":

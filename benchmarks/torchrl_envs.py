@@ -1,21 +1,31 @@
 """Frames a second over TorchRL's environments, beside TorchRL's own collectors and a loop by hand, in turn in one run.
 
-`python benchmarks/torchrl_envs.py [--quick] [--rounds N]`; with Ray installed also RayCollector, beside NATS.
+`python -P benchmarks/torchrl_envs.py [--quick] [--rounds N] [--only NAME]`
+
+RayCollector takes part if Ray is installed. "over NATS" starts a nats-server here.
 """
 
 import argparse
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+# Workers over NATS import this file, too.
+sys.path.extend(str(Path(__file__).parent / folder) for folder in (".", "contenders"))
+
 import torch
 
+import nats_job
 import rollfleet
+
+Contenders = dict[str, Callable[[], Iterator[int]]]
 
 
 def counted() -> Any:
@@ -78,8 +88,22 @@ def ours(make: Any, act: Any, frames: int, **options: Any) -> Iterator[int]:
     return of_collector(rollfleet.Collector(make, act, frames_per_batch=frames, **options))
 
 
+def over_nats() -> Iterator[int]:
+    """Iterate over batches of two workers, the learner of their job on a nats-server that starts here."""
+    job = nats_job.job(
+        workers=2,
+        mode="Async",
+        env={"entrypoint": "torchrl_envs:counted"},
+        policy={"entrypoint": "torchrl_envs:policy"},
+        collect={"framesPerBatch": 200},
+    )
+    with nats_job.learner(job, policy()) as (collector, _):
+        yield from of_collector(collector)
+
+
 def measured(batches: Iterator[int], seconds: float) -> float:
-    """Return frames a second, after a second of warming up."""
+    """Return frames a second, after the first batch and a second of warming up."""
+    next(batches)
     began = time.perf_counter()
     while time.perf_counter() - began < 1:
         next(batches)
@@ -92,19 +116,23 @@ def measured(batches: Iterator[int], seconds: float) -> float:
     return rate
 
 
-def cases(envs: int) -> dict[str, dict[str, Callable[[], Iterator[int]]]]:
+def cases(envs: int) -> dict[str, Contenders]:
     """Return the contenders of each case, ours first."""
-    asynchronous = {"workers": 2, "mode": "async"}
-    found: dict[str, dict[str, Callable[[], Iterator[int]]]] = {
+    ray: Contenders = {}
+    if find_spec("ray"):
+        ray["RayCollector"] = lambda: theirs("RayCollector", [counted] * 2, policy(), 200, sync=False)
+    found: dict[str, Contenders] = {
         "in this process": {
             "rollfleet": lambda: ours(counted, policy(), 200),
             "Collector": lambda: theirs("Collector", counted, policy(), 200),
             "by hand": lambda: by_hand(counted, policy(), 200),
         },
         "two processes": {
-            "rollfleet": lambda: ours(counted, policy(), 200, **asynchronous),
+            "rollfleet": lambda: ours(counted, policy(), 200, workers=2, mode="async"),
             "MultiAsyncCollector": lambda: theirs("MultiAsyncCollector", [counted] * 2, policy(), 200),
-        },
+        }
+        | ray,
+        "two processes over NATS": {"rollfleet": over_nats} | ray,
     }
     for count in (32, envs):
         make, frames = partial(vmas, count), 50 * count
@@ -113,10 +141,6 @@ def cases(envs: int) -> dict[str, dict[str, Callable[[], Iterator[int]]]]:
             "Collector": partial(theirs, "Collector", make, None, frames),
             "by hand": partial(by_hand, make, None, 50),
         }
-    if find_spec("ray"):
-        found["two processes"]["RayCollector"] = lambda: theirs(
-            "RayCollector", [counted] * 2, policy(), 200, sync=False
-        )
     return found
 
 
@@ -125,10 +149,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="Measure each contender for one second, once.")
     parser.add_argument("--rounds", type=int, default=3, help="Times that each contender has its turn.")
+    parser.add_argument("--only", default="", help="Measure the cases that have this in their name.")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    for case, contenders in cases(1024).items():
+    chosen = {case: contenders for case, contenders in cases(1024).items() if given.only in case}
+    for case, contenders in chosen.items():
         rates: dict[str, list[float]] = {name: [] for name in contenders}
         for _ in range(1 if given.quick else given.rounds):
             for name, start in contenders.items():

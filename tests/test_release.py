@@ -52,6 +52,17 @@ def test_the_tests_run_on_every_python_that_the_package_names(repository: Path, 
     assert named <= set(jobs["tests"]["strategy"]["matrix"]["python"])
 
 
+@pytest.mark.parametrize(("tag", "code"), [("v{}", 0), ("{}", 2), ("v{}1", 2), ("", 2)])
+def test_a_release_is_built_from_the_tag_of_its_version(
+    repository: Path, project: dict[str, Any], tag: str, code: int
+) -> None:
+    version = project["version"]
+    command = ["make", "--silent", "tag", f"TAG={tag.format(version)}"]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "" if code else f"version={version}\n")
+    assert (f"pyproject.toml has {version}" in done.stderr) == (code > 0)
+
+
 @pytest.fixture
 def plugin(repository: Path, tmp_path: Path) -> Path:
     """Return the folder of the plugin, unpacked as Krew does."""
@@ -98,3 +109,16 @@ def test_the_packaged_chart_has_the_images_of_its_registry(repository: Path, tmp
     for part in ("operator", "worker"):
         assert values[part]["image"]["repository"] == f"registry.example/team/rollfleet-{part}"
     assert values["imageRegistry"] == ""  # the image `nats` comes from elsewhere
+
+
+def test_the_address_of_a_pushed_chart_has_its_digest(repository: Path, tmp_path: Path) -> None:
+    helm = tmp_path / "helm"
+    helm.write_text('#!/bin/sh\necho "Pushed: $3"\necho "Digest: sha256:0123"\n')
+    helm.chmod(0o755)
+    environ = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "REGISTRY": "registry.example/team"}
+    command = [repository / "charts/push", tmp_path]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "registry.example/team/charts/rollfleet@sha256:0123\n"
+    helm.write_text("#!/bin/sh\necho no access; exit 1\n")
+    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "no access\n")

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import psutil
 import ray
@@ -12,24 +11,9 @@ from torchrl.collectors.distributed import RayCollector
 from torchrl.envs import EnvBase
 
 from torchrl_here import Module, serial_env, vector_env
-from work import Running, Work
+from work import Running, Work, iterating
 
 ENDLESS = 1 << 40  # -1, as in its documentation, stops at once
-
-
-def sync_serial(work: Work) -> Any:
-    """Sync, SerialEnv."""
-    return _collector(work, serial_env, sync=True)
-
-
-def async_serial(work: Work) -> Any:
-    """Async, SerialEnv."""
-    return _collector(work, serial_env, sync=False)
-
-
-def async_vector(work: Work) -> Any:
-    """Async, GymWrapper(SyncVectorEnv)."""
-    return _collector(work, vector_env, sync=False)
 
 
 @contextmanager
@@ -45,13 +29,8 @@ def _collector(work: Work, env: Callable[[str, int], EnvBase], *, sync: bool) ->
         sync=sync,
         remote_configs={"num_cpus": 1, "num_gpus": 0, "memory": 2 * 1024**3},
     )
-    batches = iter(collector)
-    yield Running(
-        next_batch=lambda: ((batch := next(batches)), batch.numel()),
-        send_weights=collector.update_policy_weights_,
-        policy=policy.module,
-        worker_pids=[each.pid for each in psutil.Process().children(recursive=True) if _is_actor(each)],
-    )
+    actors = [each.pid for each in psutil.Process().children(recursive=True) if _is_actor(each)]
+    yield iterating(collector, policy.module, actors)
     collector.shutdown()
     ray.shutdown()
 
@@ -63,3 +42,8 @@ def _is_actor(process: psutil.Process) -> bool:
     except psutil.Error:
         return False
     return "ray::Collector" in command
+
+
+sync_serial = partial(_collector, env=serial_env, sync=True)
+async_serial = partial(_collector, env=serial_env, sync=False)
+async_vector = partial(_collector, env=vector_env, sync=False)

@@ -1,7 +1,8 @@
 """Rollfleet in this process."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -10,28 +11,8 @@ import rollfleet
 from work import Plain, Running, Work, make
 
 
-def plain_torch(work: Work) -> Any:
-    """A policy that is opaque to Rollfleet."""
-    return _collector(work, Plain(work))
-
-
-def mlp(work: Work) -> Any:
-    """The built-in policy; it always has a critic."""
-    return _collector(work, built_in(work))
-
-
-def envpool_torch(work: Work) -> Any:
-    """EnvPool steps the environments."""
-    return _collector(work, Plain(work), backend="envpool")
-
-
-def envpool_mlp(work: Work) -> Any:
-    """EnvPool steps the environments, the built-in policy acts."""
-    return _collector(work, built_in(work), backend="envpool")
-
-
 def built_in(work: Work) -> rollfleet.ActorCritic:
-    """The policy `mlp`."""
+    """The policy `mlp`; it always has a critic."""
     env: gymnasium.Env[Any, Any] = make(work.env)
     policy = rollfleet.ActorCritic(env.observation_space, env.action_space, hidden=work.hidden)
     env.close()
@@ -39,9 +20,16 @@ def built_in(work: Work) -> rollfleet.ActorCritic:
 
 
 @contextmanager
-def _collector(work: Work, policy: Any, backend: str = "gymnasium") -> Iterator[Running]:
+def _collector(work: Work, make_policy: Callable[[Work], Any], backend: str = "gymnasium") -> Iterator[Running]:
     frames: int = work.frames
     with rollfleet.Collector(
-        work.env, policy, num_envs=work.num_envs, frames_per_batch=frames, backend=backend
+        work.env, make_policy(work), num_envs=work.num_envs, frames_per_batch=frames, backend=backend
     ) as collector:
         yield Running(next_batch=lambda: (next(collector), frames))
+
+
+# The contenders. To Rollfleet `Plain` is opaque.
+plain_torch = partial(_collector, make_policy=Plain)
+mlp = partial(_collector, make_policy=built_in)
+envpool_torch = partial(_collector, make_policy=Plain, backend="envpool")
+envpool_mlp = partial(_collector, make_policy=built_in, backend="envpool")

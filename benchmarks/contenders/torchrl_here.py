@@ -10,7 +10,7 @@ from tensordict.nn import TensorDictModule
 from torchrl.collectors import Collector
 from torchrl.envs import EnvBase, GymWrapper, SerialEnv
 
-from work import Plain, Running, Work, make
+from work import Plain, Running, Work, iterating, make
 
 
 class Module(TensorDictModule):  # type: ignore[misc]
@@ -47,21 +47,14 @@ def vector_env(env: str, num_envs: int) -> EnvBase:
     return GymWrapper(SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP), categorical_action_encoding=True)
 
 
-def serial(work: Work) -> Any:
-    """SerialEnv."""
-    return _collector(work, serial_env)
-
-
-def vector(work: Work) -> Any:
-    """GymWrapper(SyncVectorEnv)."""
-    return _collector(work, vector_env)
-
-
 @contextmanager
 def _collector(work: Work, env: Callable[[str, int], EnvBase]) -> Iterator[Running]:
     collector = Collector(
         partial(env, work.env, work.num_envs), Module(work), frames_per_batch=work.frames, total_frames=-1
     )
-    batches = iter(collector)
-    yield Running(next_batch=lambda: ((batch := next(batches)), batch.numel()))
+    yield iterating(collector)
     collector.shutdown()
+
+
+serial = partial(_collector, env=serial_env)
+vector = partial(_collector, env=vector_env)

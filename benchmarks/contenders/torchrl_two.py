@@ -9,27 +9,7 @@ from torchrl.collectors import MultiAsyncCollector, MultiSyncCollector
 from torchrl.envs import EnvBase
 
 from torchrl_here import Module, serial_env, vector_env
-from work import Running, Work, spawned
-
-
-def sync_serial(work: Work) -> Any:
-    """MultiSync, SerialEnv."""
-    return _collector(work, serial_env, MultiSyncCollector)
-
-
-def async_serial(work: Work) -> Any:
-    """MultiAsync, SerialEnv."""
-    return _collector(work, serial_env, MultiAsyncCollector)
-
-
-def sync_vector(work: Work) -> Any:
-    """MultiSync, GymWrapper(SyncVectorEnv)."""
-    return _collector(work, vector_env, MultiSyncCollector)
-
-
-def async_vector(work: Work) -> Any:
-    """MultiAsync, GymWrapper(SyncVectorEnv)."""
-    return _collector(work, vector_env, MultiAsyncCollector)
+from work import Running, Work, iterating, spawned
 
 
 @contextmanager
@@ -42,11 +22,11 @@ def _collector(work: Work, env: Callable[[str, int], EnvBase], kind: Any) -> Ite
         frames_per_batch=shares * work.frames,
         total_frames=-1,
     )
-    batches = iter(collector)
-    yield Running(
-        next_batch=lambda: ((batch := next(batches)), batch.numel()),
-        send_weights=collector.update_policy_weights_,
-        policy=policy.module,
-        worker_pids=spawned(),
-    )
+    yield iterating(collector, policy.module, spawned())
     collector.shutdown()
+
+
+sync_serial = partial(_collector, env=serial_env, kind=MultiSyncCollector)
+async_serial = partial(_collector, env=serial_env, kind=MultiAsyncCollector)
+sync_vector = partial(_collector, env=vector_env, kind=MultiSyncCollector)
+async_vector = partial(_collector, env=vector_env, kind=MultiAsyncCollector)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection, wait
 
 import numpy as np
@@ -73,11 +74,5 @@ def _processes(work: Work, fast: bool) -> Iterator[Running]:
         process.join()
 
 
-def torch_policy(work: Work) -> object:
-    """Lists of environments, plain torch."""
-    return _processes(work, fast=False)
-
-
-def numpy_policy(work: Work) -> object:
-    """Lists of environments, the policy in numpy."""
-    return _processes(work, fast=True)
+torch_policy = partial(_processes, fast=False)
+numpy_policy = partial(_processes, fast=True)

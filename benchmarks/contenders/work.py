@@ -67,6 +67,17 @@ class Running:
     worker_pids: Sequence[int] = ()
 
 
+def iterating(collector: Any, policy: "Plain | None" = None, worker_pids: Sequence[int] = ()) -> Running:
+    """Return the contender that iterates over a started collector, ours or TorchRL's."""
+    batches = iter(collector)
+    return Running(
+        next_batch=lambda: ((batch := next(batches)), batch.numel()),
+        send_weights=collector.update_policy_weights_,
+        policy=policy,
+        worker_pids=worker_pids,
+    )
+
+
 class Pixels(gymnasium.Env[Array, np.int64]):
     """An environment with free images, so that their transport is measured. Episodes of 1,000 frames."""
 

@@ -33,7 +33,7 @@ def account(job: CollectorJob) -> Manifest:
     }
 
 
-def secret(job: CollectorJob, role: Role, endpoint: Endpoint, credentials: bytes | None) -> Manifest:
+def secret(job: CollectorJob, role: Role, endpoint: Endpoint, credentials: bytes) -> Manifest:
     """Build the Secret that is mounted into a role's pods; `rollfleet_api.address` reads its files."""
     files = {
         URL_FILE: endpoint.url.encode(),

@@ -1,7 +1,8 @@
 """The operator's requests to the API server. It does not retry: callers decide when to try again."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any, Final, Self
 
 import aiohttp
@@ -31,13 +32,8 @@ _PAGE: Final = 100
 
 _JSON: Final = "application/json"
 
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A part of a list of objects, and the list's version."""
-
-    items: list[Manifest]
-    resource_version: str
+Listing = tuple[list[Manifest], str]
+"""A part of a list of objects, and the list's version."""
 
 
 class Api:
@@ -80,7 +76,7 @@ class Api:
         try:
             return await self._request("GET", KINDS[kind].path(namespace, name))
         except ApiError as error:
-            if error.status == 404:
+            if error.status == HTTPStatus.NOT_FOUND:
                 return None
             raise
 
@@ -88,7 +84,8 @@ class Api:
         self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> list[Manifest]:
         """List the objects that match the selectors; see `pages`."""
-        return [item async for page in self.pages(kind, namespace, labels=labels, fields=fields) for item in page.items]
+        pages = self.pages(kind, namespace, labels=labels, fields=fields)
+        return [item async for items, _ in pages for item in items]
 
     async def pages(
         self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
@@ -99,7 +96,7 @@ class Api:
             page = await self._request("GET", KINDS[kind].path(namespace), query=query)
             metadata = page["metadata"]
             items = [{"apiVersion": KINDS[kind].api_version, "kind": kind, **item} for item in page.pop("items")]
-            yield Listing(items, metadata["resourceVersion"])
+            yield items, metadata["resourceVersion"]
             del items
             if not metadata.get("continue"):
                 return
@@ -115,24 +112,16 @@ class Api:
         """
         query = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_S)}
         query |= {"resourceVersion": resource_version, "labelSelector": labels}
-        timeout = aiohttp.ClientTimeout(sock_connect=TIMEOUT_S, sock_read=SILENT_S)
-        url, rest = self._url(KINDS[kind].path(namespace)), b""
-        try:
-            # A session of its own: a watch holds its connection, which requests wait for.
-            async with (
-                self._connect() as session,
-                session.get(url, params=query, headers=self._headers(), timeout=timeout) as response,
-            ):
-                if response.status == 401:
-                    await self._log_in_again()
-                if response.status >= 400:
-                    raise _refusal(response.status, await response.json(content_type=None))
-                async for data in response.content.iter_any():
-                    *lines, rest = (rest + data).split(b"\n")
-                    for line in lines:
-                        yield deep_json.loads(line)
-        except (TimeoutError, aiohttp.ClientError, ValueError) as error:
-            raise _unreachable(error) from error
+        timeout, rest = aiohttp.ClientTimeout(sock_connect=TIMEOUT_S, sock_read=SILENT_S), b""
+        # A session of its own: a watch holds its connection, which requests wait for.
+        async with (
+            self._connect() as session,
+            self._response(session, "GET", KINDS[kind].path(namespace), params=query, timeout=timeout) as response,
+        ):
+            async for data in response.content.iter_any():
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    yield deep_json.loads(line)
 
     async def create(self, manifest: Manifest) -> Manifest:
         """Create an object with a generated name; without `metadata.namespace`: one of the whole cluster."""
@@ -142,16 +131,11 @@ class Api:
     async def log(self, namespace: str, pod: str, *, container: str = "", tail: int) -> str:
         """Return the last lines of a pod's log, at most `LOG_BYTES`; `container` empty: of its only container."""
         query, end = {"tailLines": str(tail)} | ({"container": container} if container else {}), bytearray()
-        url = self._url(KINDS["Pod"].path(namespace, pod, "log"))
-        try:
-            async with self._session.get(url, params=query, headers=self._headers()) as response:
-                if response.status >= 400:
-                    raise _refusal(response.status, await response.json(content_type=None))
-                async for data in response.content.iter_any():
-                    end += data
-                    del end[:-LOG_BYTES]
-        except (TimeoutError, aiohttp.ClientError, ValueError) as error:
-            raise _unreachable(error) from error
+        path = KINDS["Pod"].path(namespace, pod, "log")
+        async with self._response(self._session, "GET", path, params=query) as response:
+            async for data in response.content.iter_any():
+                end += data
+                del end[:-LOG_BYTES]
         return end.decode(errors="replace")
 
     async def apply(self, manifest: Manifest, subresource: str = "") -> Manifest:
@@ -189,27 +173,36 @@ class Api:
         fresh: bool = False,
     ) -> Manifest:
         parameters = {key: value for key, value in (query or {}).items() if value}
-        headers, url = {**self._headers(), "Content-Type": content_type}, self._url(path)
         if method != "GET":
             self._verify()
+        sent: Manifest = {"params": parameters, "json": body, "content_type": content_type}
         try:
-            async with self._session.request(method, url, params=parameters, json=body, headers=headers) as response:
-                answer: Any = await response.json(content_type=None, loads=deep_json.loads)
+            async with self._response(self._session, method, path, **sent) as response:
+                answer: Manifest = await response.json(content_type=None, loads=deep_json.loads)
+                return answer
+        except ApiError as error:
+            if error.status != HTTPStatus.UNAUTHORIZED or fresh:
+                raise
+        return await self._request(method, path, query=query, body=body, content_type=content_type, fresh=True)
+
+    @asynccontextmanager
+    async def _response(
+        self, session: aiohttp.ClientSession, method: str, path: str, *, content_type: str = _JSON, **sent: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request. Log in again if the credentials have expired; the caller has to repeat it."""
+        url = self._info.server.rstrip("/") + path
+        headers = {**self._info.as_http_headers(), "Accept": _JSON, "Content-Type": content_type}
+        try:
+            async with session.request(method, url, headers=headers, **sent) as response:
+                if response.status >= 400:
+                    raise _refusal(response.status, await response.json(content_type=None, loads=deep_json.loads))
+                yield response
+        except ApiError as error:
+            if error.status == HTTPStatus.UNAUTHORIZED:
+                await self._log_in_again()
+            raise
         except (TimeoutError, aiohttp.ClientError, ValueError) as error:
             raise _unreachable(error) from error
-        if response.status == 401 and not fresh:
-            await self._log_in_again()
-            return await self._request(method, path, query=query, body=body, content_type=content_type, fresh=True)
-        if response.status >= 400:
-            raise _refusal(response.status, answer)
-        manifest: Manifest = answer
-        return manifest
-
-    def _url(self, path: str) -> str:
-        return self._info.server.rstrip("/") + path
-
-    def _headers(self) -> dict[str, str]:
-        return {**self._info.as_http_headers(), "Accept": _JSON}
 
     async def _log_in_again(self) -> None:
         info = self._login()

@@ -82,12 +82,7 @@ class History:
 
 
 def decide(job: CollectorJob, heartbeats: Heartbeats, history: History, now_s: float) -> int:
-    """Decide the number of workers of a job, and update `history`, its earlier measurements.
-
-    Example:
-        >>> decide(job, heartbeats, History(), now_s=time.time())  # doctest: +SKIP
-        8
-    """
+    """Decide the number of workers of a job, and update `history`, its earlier measurements."""
     scale = job.spec.autoscale
     if scale is None:
         return job.spec.workers

@@ -1,7 +1,6 @@
-"""The desired children of a job: a pure function of the job and its inputs."""
+"""The desired children of a job: pure functions of the job, the operator's settings, and the job's access to NATS."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.permissions import Role
@@ -11,52 +10,25 @@ from rollfleet_operator.nats_port import Endpoint
 from rollfleet_operator.settings import Settings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """All that the children depend on besides the job.
-
-    `credentials` are files, None if this NATS needs none; `source_digest` is that of the files in the job's ConfigMap.
-    """
-
-    settings: Settings
-    endpoint: Endpoint
-    credentials: Mapping[Role, bytes | None]
-    source_digest: str = ""
-
-
-def desired(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
-    """Return the desired children of a live job in the order of their creation.
-
-    Raises:
-        TemplateInvalid: A template in the job does not have the form of a pod template.
-
-    Example:
-        >>> [manifest["kind"] for manifest in desired(job, inputs)]  # doctest: +SKIP
-        ['ServiceAccount', 'Secret', 'Secret', 'NetworkPolicy', 'NetworkPolicy', 'Job']
-    """
-    return [*access_objects(job, inputs), *runs(job, inputs)]
-
-
-def access_objects(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
+def access_objects(
+    job: CollectorJob, settings: Settings, endpoint: Endpoint, credentials: Mapping[Role, bytes]
+) -> list[Manifest]:
     """Return the desired objects that give pods their rights. They do not depend on what the user wrote."""
     found = [access.account(job)]
-    found += [access.secret(job, role, inputs.endpoint, inputs.credentials[role]) for role in access.ROLES]
-    if inputs.settings.network_policies:
-        found += [access.network_policy(job, role, inputs.endpoint, inputs.settings) for role in access.ROLES]
+    found += [access.secret(job, role, endpoint, credentials[role]) for role in access.ROLES]
+    if settings.network_policies:
+        found += [access.network_policy(job, role, endpoint, settings) for role in access.ROLES]
     return [_owned(job, manifest) for manifest in found]
 
 
-def runs(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
-    """Return the desired runs of a live job.
+def runs(job: CollectorJob, settings: Settings, source_digest: str = "") -> list[Manifest]:
+    """Return the desired runs of a live job; `source_digest` is that of the files in the job's ConfigMap.
 
     Raises:
         TemplateInvalid: A template in the job does not have the form of a pod template.
     """
-    built = (
-        workloads.workers(job, inputs.settings, inputs.source_digest),
-        workloads.learner(job, inputs.settings, inputs.source_digest),
-        workloads.evaluation(job, inputs.settings, inputs.source_digest),
-    )
+    builders = (workloads.workers, workloads.learner, workloads.evaluation)
+    built = (build(job, settings, source_digest) for build in builders)
     return [_owned(job, manifest) for manifest in built if manifest is not None]
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobStatus
@@ -17,18 +16,11 @@ QUIET_S: Final = 60.0
 COMPONENT: Final = "rollfleet"
 
 
-class Severity(StrEnum):
-    """The `type` of a Kubernetes event."""
-
-    NORMAL = "Normal"
-    WARNING = "Warning"
-
-
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event about a job."""
+    """An event about a job, `Normal` or `Warning`."""
 
-    severity: Severity
+    severity: str
     reason: str
     message: str
 
@@ -47,25 +39,25 @@ def _changes(before: CollectorJobStatus, now: CollectorJobStatus) -> Iterator[Ev
         same = earlier is not None and earlier.reason == condition.reason
         match condition.type:
             case ConditionType.DEGRADED if holds and not (held and same):
-                yield _announce(Severity.WARNING, condition)
+                yield _announce("Warning", condition)
             case ConditionType.FAILED if holds and not held:
-                yield _announce(Severity.WARNING, condition)
+                yield _announce("Warning", condition)
             case ConditionType.COMPLETE if holds and not held:
-                yield Event(Severity.NORMAL, "Complete", condition.message)
+                yield Event("Normal", "Complete", condition.message)
             case ConditionType.SUSPENDED if holds and not held:
-                yield Event(Severity.NORMAL, "Suspended", condition.message)
+                yield Event("Normal", "Suspended", condition.message)
             case ConditionType.SUSPENDED if held and not holds:
-                yield Event(Severity.NORMAL, "Resumed", "the workers may run again")
+                yield Event("Normal", "Resumed", "the workers may run again")
             case ConditionType.PROGRESSING if condition.reason == "Rolling" and not same:
-                yield _announce(Severity.NORMAL, condition)
+                yield _announce("Normal", condition)
             case ConditionType.READY if holds and not held:
-                yield _announce(Severity.NORMAL, condition)
+                yield _announce("Normal", condition)
     if before.observed_generation is not None and 0 < before.workers.desired != now.workers.desired > 0:
         scaled = f"from {before.workers.desired} to {now.workers.desired} workers"
-        yield Event(Severity.NORMAL, "Scaled", scaled)
+        yield Event("Normal", "Scaled", scaled)
 
 
-def _announce(severity: Severity, condition: Condition) -> Event:
+def _announce(severity: str, condition: Condition) -> Event:
     return Event(severity, condition.reason, condition.message)
 
 
@@ -100,7 +92,7 @@ def event(job: CollectorJob, announcement: Event, now_s: float) -> Manifest:
             "namespace": metadata.namespace,
             "uid": metadata.uid,
         },
-        "type": announcement.severity.value,
+        "type": announcement.severity,
         "reason": announcement.reason,
         "message": clip(announcement.message),
         "source": {"component": COMPONENT},

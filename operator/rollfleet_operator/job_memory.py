@@ -41,7 +41,7 @@ class OnNats:
     """
 
     published: int | None = None
-    credentials: Mapping[Role, bytes | None] = field(default_factory=dict)
+    credentials: Mapping[Role, bytes] = field(default_factory=dict)
     renewed_s: float = 0.0
     grown_s: float = 0.0
     heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(since_s=inf))

@@ -1,7 +1,7 @@
 """Metrics for Prometheus: the operator's reconciliations, and each job's status."""
 
 from collections import Counter as Tally
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from rollfleet_operator.cache import Cache
-from rollfleet_operator.nats_port import JobKey, NatsPort
+from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.watch import Watch
 from rollfleet_operator.work_queue import WorkQueue
 
@@ -47,9 +47,15 @@ _UNKNOWN_AT_FIRST: Final = ("mean_return", "evaluation_mean_return", "evaluation
 
 
 class Metrics:
-    """All metrics of one operator, in a registry of their own."""
+    """All metrics of one operator, in a registry of their own. `dropped` returns the number of dropped messages."""
 
-    def __init__(self, cache: Cache, queue: WorkQueue[JobKey], watches: Sequence[Watch] = ()) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        queue: WorkQueue[JobKey],
+        watches: Sequence[Watch] = (),
+        dropped: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._registry = CollectorRegistry()
         self._reconciliations = Counter(
             "rollfleet_reconciliations", "Reconciliations of jobs", ["result"], registry=self._registry
@@ -57,11 +63,7 @@ class Metrics:
         self._seconds = Histogram(
             "rollfleet_reconciliation_seconds", "Seconds for the reconciliation of a job", registry=self._registry
         )
-        self._registry.register(_Jobs(cache, queue, watches))
-
-    def watch(self, nats: NatsPort) -> None:
-        """Show the metrics of NATS, too."""
-        self._registry.register(_Messages(nats))
+        self._registry.register(_Jobs(cache, queue, watches, dropped))
 
     def count(self, seconds: float, *, failed: bool) -> None:
         """Count a reconciliation that took this long."""
@@ -76,12 +78,19 @@ class Metrics:
 class _Jobs(Collector):
     """Metrics of jobs, read from their statuses at each scrape: a deleted job leaves nothing behind."""
 
-    def __init__(self, cache: Cache, queue: WorkQueue[JobKey], watches: Sequence[Watch]) -> None:
-        self._cache, self._queue, self._watches = cache, queue, watches
+    def __init__(
+        self, cache: Cache, queue: WorkQueue[JobKey], watches: Sequence[Watch], dropped: Callable[[], int]
+    ) -> None:
+        self._cache, self._queue, self._watches, self._dropped = cache, queue, watches, dropped
 
     def collect(self) -> Iterator[Metric]:
         statuses = {key: manifest.get("status") or {} for key, manifest in self._cache.jobs().items()}
         yield GaugeMetricFamily("rollfleet_queue_length", "Jobs that wait for a reconciliation", value=len(self._queue))
+        yield CounterMetricFamily(
+            "rollfleet_messages_dropped",
+            "Messages of jobs that the operator did not keep: too large, too many, or of workers that do not exist",
+            value=self._dropped(),
+        )
         refused = GaugeMetricFamily(
             "rollfleet_namespace_refused",
             "Whether the API server refuses the operator the list of a namespace; no label: of the cluster",
@@ -103,18 +112,6 @@ class _Jobs(Collector):
                 if value is not None or name not in _UNKNOWN_AT_FIRST:
                     family.add_metric(list(key), value or 0)
             yield family
-
-
-class _Messages(Collector):
-    def __init__(self, nats: NatsPort) -> None:
-        self._nats = nats
-
-    def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(
-            "rollfleet_messages_dropped",
-            "Messages of jobs that the operator did not keep: too large, too many, or of workers that do not exist",
-            value=self._nats.dropped_messages,
-        )
 
 
 def _at(status: Any, path: tuple[str, ...]) -> Any:

@@ -54,8 +54,8 @@ class Heartbeats:
 class NatsPort(Protocol):
     """NATS for the operator.
 
-    All methods may be called at any time, concurrently for different jobs, and again with the same arguments. Each ends
-    within ten seconds with a result or with `NatsUnavailable`: a reconciliation waits for it.
+    All methods may be called at any time, concurrently for different jobs, and again with the same arguments. Each that
+    asks NATS ends within ten seconds, with a result or with `NatsUnavailable`: a reconciliation waits for it.
 
     Example:
         >>> await nats.provision(job)  # doctest: +SKIP
@@ -72,12 +72,8 @@ class NatsPort(Protocol):
     def dropped_messages(self) -> int:
         """Number of messages of jobs that were not kept: too large, too many, or of workers that they do not have."""
 
-    async def credentials(self, job: CollectorJob, role: Role) -> bytes | None:
-        """Return the credentials file of a role: the same until they are renewed, also from the next operator.
-
-        Returns:
-            JWT and seed; None: this NATS needs no credentials.
-        """
+    def credentials(self, job: CollectorJob, role: Role) -> bytes:
+        """Return the credentials file (JWT and seed) of a role: the same until they are renewed, by any operator."""
 
     async def provision(self, job: CollectorJob, *, renewed_s: float = 0.0) -> None:
         """Create or update the job's streams, and publish its spec to workers and learner.

@@ -71,10 +71,6 @@ def plan_runs(
         observed: The observed children.
         stage: The job's stage.
         lingering: Whether the workers of a complete job may still leave by themselves.
-
-    Example:
-        >>> plan_runs(job, runs(job, inputs), Observed(), Stage.LIVE)[0].new  # doctest: +SKIP
-        True
     """
     names = None if wanted is None else {manifest["metadata"]["name"] for manifest in wanted}
     runs = [run for run in observed.runs if not run.deleting]

@@ -13,13 +13,13 @@ import kopf
 from rollfleet_api.job import KIND
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
-from rollfleet_operator.errors import ApiError, OperatorError
+from rollfleet_operator.errors import OperatorError
 from rollfleet_operator.kinds import WATCHED
 from rollfleet_operator.leadership import Leadership
 from rollfleet_operator.metrics import Metrics
 from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.reconcile import Reconciler, ReconcileResult
-from rollfleet_operator.server import Server
+from rollfleet_operator.server import probes
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.ui.guard import ReviewGuard
 from rollfleet_operator.ui.logs import PodLogs
@@ -30,16 +30,15 @@ from rollfleet_ui.server import page, served
 
 log = logging.getLogger(__name__)
 
-CANARY: Final = JobKey("", "")
-"""A key that passes through the queue like a job, so that a probe sees progress even without jobs."""
-
 PODS_S: Final = 0.2
 """Seconds between a pod's change and its job's reconciliation: a job that starts has thousands of changes."""
 
 CANCEL_AGAIN_S: Final = 1.0
-LIST_AGAIN_S: Final = 5.0
-CANARY_INTERVAL_S: Final = 5.0
-STUCK_S: Final = 60.0
+NOT_READY_S: Final = 5.0
+"""Seconds between looks at all jobs until they are listed."""
+
+STUCK_S: Final = 300.0
+"""The longest time for a reconciliation: each of its requests has a shorter limit."""
 
 
 class Operator:
@@ -49,9 +48,8 @@ class Operator:
         connect: Returns the API server's address and credentials.
         open_nats: Returns a connection to NATS. It must return even if NATS is away, and connect later by itself.
 
-    Example:
-        >>> operator = Operator(Settings(), login, lambda: nats)  # doctest: +SKIP
-        >>> kopf.run(memo=operator, standalone=True, clusterwide=True)  # doctest: +SKIP
+    Attributes:
+        port: The port of health and metrics.
     """
 
     def __init__(
@@ -59,40 +57,37 @@ class Operator:
     ) -> None:
         self.settings, self.connect, self._open_nats = settings, connect, open_nats
         self.cache, self.queue, self.watches = Cache(), WorkQueue[JobKey](), list[Watch]()
-        self.metrics = Metrics(self.cache, self.queue, self.watches)
-        self.server = Server(self.settings.port, self.metrics, self.alive, self.ready)
+        self.metrics = Metrics(self.cache, self.queue, self.watches, self._dropped_messages)
+        self.port = settings.port
         self._tasks: list[asyncio.Task[None]] = []
-        self._progress_s = time.monotonic()
         self._leadership: Leadership | None = None
         self._api: Api | None = None
         self._nats: NatsPort | None = None
-        self._page = AsyncExitStack()
+        self._http = AsyncExitStack()
 
     async def start(self) -> None:
         """Start the tasks, which wait for servers that cannot be reached yet. An operator of several waits to lead."""
-        await self.server.start()
+        health = probes(self.metrics, alive=self.alive, ready=self.ready)
+        self.port = await self._http.enter_async_context(served(health, port=self.settings.port, host=None))
         if self.settings.lease:
-            self._leadership = Leadership(Api(self.connect), *self.settings.lease, self.settings.pod)
+            where, _, name = self.settings.lease.partition("/")
+            self._leadership = Leadership(Api(self.connect), where, name, self.settings.pod)
             await self._leadership.acquire()
             self._api = Api(self.connect, self._leadership.verify)
         else:
             self._api = Api(self.connect)
         self._nats = self._open_nats()
-        self.metrics.watch(self._nats)
         jobs = None
         if self.settings.ui_port is not None:
             jobs = ShownJobs(self.cache, PodLogs(self.cache, self.connect))
-            reviews = await self._page.enter_async_context(Api(self.connect))
+            reviews = await self._http.enter_async_context(Api(self.connect))
             shown = served(page(jobs, ReviewGuard(reviews)), port=self.settings.ui_port, host=None)
-            await self._page.enter_async_context(shown)
+            await self._http.enter_async_context(shown)
         reconciler = Reconciler(self._api, self.cache, self._nats, self.settings, page=jobs)
-        self._progress_s = time.monotonic()
-        loops = [self._keep_resyncing(reconciler), self._keep_sending_canaries()]
-        loops += [self._keep_reconciling(reconciler) for _ in range(self.settings.workers)]
         for namespace in self.settings.namespaces or (None,):
-            watches = [Watch(self._api, self.cache, kind, namespace, self._changed) for kind in WATCHED]
-            self.watches += watches
-            loops.append(self._keep_watching(watches))
+            self.watches += [Watch(self._api, self.cache, kind, namespace, self._changed) for kind in WATCHED]
+        loops = [self._keep_resyncing(reconciler), *(watch.follow() for watch in self.watches)]
+        loops += [self._keep_reconciling(reconciler) for _ in range(self.settings.workers)]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def stop(self) -> None:
@@ -104,8 +99,7 @@ class Operator:
             await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.queue.close()
-        await self.server.stop()
-        await self._page.aclose()
+        await self._http.aclose()
         if self._nats:
             await self._nats.close()
         if self._api:
@@ -114,35 +108,31 @@ class Operator:
             await self._leadership.release()
 
     def alive(self) -> bool:
-        """Return whether the queue makes progress; without it, another operator leads."""
-        return self._standby() or time.monotonic() - self._progress_s < STUCK_S
+        """Return whether all tasks run, or another operator leads."""
+        return not any(task.done() for task in self._tasks)
 
     def ready(self) -> bool:
         """Return whether all jobs are listed, except those of namespaces that refuse it, or another operator leads."""
-        if self._leadership and self._standby():
+        if self._leadership and not self._tasks:
             return self._leadership.answered
         refused = {watch.namespace for watch in self.watches if watch.refused}
         listed = [watch.listed for watch in self.watches if watch.namespace not in refused]
         return bool(listed) and all(listed)
 
-    def _standby(self) -> bool:
-        return self._leadership is not None and not self._tasks
+    def _dropped_messages(self) -> int:
+        return self._nats.dropped_messages if self._nats else 0
 
     async def _keep_reconciling(self, reconciler: Reconciler) -> None:
         while True:
-            key = await self.queue.take()
-            if key == CANARY:
-                self.queue.done(key)
-            else:
-                await self._reconcile(reconciler, key)
-            self._progress_s = time.monotonic()
+            await self._reconcile(reconciler, await self.queue.take())
 
     async def _reconcile(self, reconciler: Reconciler, key: JobKey) -> None:
         began_s = time.perf_counter()
         try:
             if self._leadership:
                 self._leadership.verify()  # as before each write to the API server: a look writes to NATS, too
-            result = await reconciler.reconcile(key)
+            async with asyncio.timeout(STUCK_S):
+                result = await reconciler.reconcile(key)
         except OperatorError as error:
             result = ReconcileResult(problem=error)
         except Exception as error:
@@ -155,30 +145,6 @@ class Operator:
         log.warning("%s/%s: %s; retry in %.1f s", *key, result.problem, self.queue.failed(key))
         if result.next_s is not None:
             self.queue.add_later(key, result.next_s)
-
-    async def _keep_sending_canaries(self) -> None:
-        while True:
-            self.queue.add(CANARY)
-            await asyncio.sleep(CANARY_INTERVAL_S)
-
-    async def _keep_watching(self, watches: list[Watch]) -> None:
-        """Watch a namespace. One that fails holds up no other: its team may have deleted it, or taken the rights."""
-        problem = ""
-        while not all(watch.listed for watch in watches):
-            try:
-                for watch in watches:
-                    await watch.list()
-            except ApiError as error:
-                if str(error) != problem:
-                    log.warning("listing the jobs of namespace %s failed: %s", watches[0].namespace or "(all)", error)
-                problem = str(error)
-                await asyncio.sleep(LIST_AGAIN_S)
-            except Exception:
-                log.exception("listing all jobs failed: error in the operator")
-                await asyncio.sleep(LIST_AGAIN_S)
-        for key in filter(self._is_listed, self.cache.jobs()):
-            self.queue.add(key)
-        await asyncio.gather(*(watch.follow() for watch in watches))
 
     async def _keep_resyncing(self, reconciler: Reconciler) -> None:
         checked_s = -math.inf
@@ -197,7 +163,7 @@ class Operator:
                 log.warning("looking at all jobs failed: %s", error)
             except Exception:
                 log.exception("looking at all jobs failed: error in the operator")
-            await asyncio.sleep(self.settings.resync_s if self.ready() else CANARY_INTERVAL_S)
+            await asyncio.sleep(self.settings.resync_s if self.ready() else NOT_READY_S)
 
     def _changed(self, kind: str, key: JobKey) -> None:
         if self._is_listed(key):

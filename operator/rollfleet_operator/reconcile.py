@@ -18,7 +18,7 @@ from rollfleet_operator.apply import Applier, problem_of
 from rollfleet_operator.autoscale import decide
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.cluster_reader import ClusterReader
-from rollfleet_operator.desired import Inputs, access_objects, runs
+from rollfleet_operator.desired import access_objects, runs
 from rollfleet_operator.errors import (
     ApiError,
     LimitExceeded,
@@ -62,12 +62,7 @@ class ReconcileResult(NamedTuple):
 
 
 class Reconciler:
-    """The reconciler of all jobs. `clock` returns seconds since the epoch; `page` is the page's data; None: no page.
-
-    Example:
-        >>> await Reconciler(api, cache, nats, settings).reconcile(JobKey("default", "cartpole"))  # doctest: +SKIP
-        ReconcileResult(next_s=5.0, problem=None)
-    """
+    """The reconciler of all jobs. `clock` returns seconds since the epoch; `page` is the page's data; None: no page."""
 
     def __init__(
         self,
@@ -136,23 +131,18 @@ class Reconciler:
         now_s, settings = self._clock(), self._settings
         blocked, unread = await self._read(job, memory, now_s)
         problem: OperatorError | None = None
-        inputs: Inputs | None = None
-        try:
-            inputs = await self._inputs(job, memory, now_s)
-        except OperatorError as error:
-            problem = error
+        self._renew(job, memory, now_s)
         limited = isinstance(blocked, LimitExceeded)
-        away = await self._on_nats.refresh(job, memory.on_nats, now_s, publishable=inputs is not None and not limited)
+        away = await self._on_nats.refresh(job, memory.on_nats, now_s, publishable=not limited)
         heartbeats = memory.on_nats.heartbeats
         found = verdict(job, self._reader.observe(job, memory), heartbeats, now_s)
-        if inputs:
-            try:
-                blocked = await self._act(job, memory, inputs, found, now_s, blocked=blocked)
-                await self._scale(job, memory, found, now_s)
-                if is_over(job, now_s):
-                    await self._on_nats.remove(JobKey(job.metadata.namespace, job.metadata.name))
-            except OperatorError as error:
-                problem = error
+        try:
+            blocked = await self._act(job, memory, found, now_s, blocked=blocked)
+            await self._scale(job, memory, found, now_s)
+            if is_over(job, now_s):
+                await self._on_nats.remove(JobKey(job.metadata.namespace, job.metadata.name))
+        except OperatorError as error:
+            problem = error
         problem = problem or (away if isinstance(away, NatsFull) else None) or blocked or unread or away
         if isinstance(problem, ApiError) and problem.status in (404, 409):
             raise problem  # another client was faster: the next reconciliation sees its change
@@ -194,26 +184,19 @@ class Reconciler:
                 blocked = blocked or _unless_away(error)
         return blocked, unread
 
-    async def _inputs(self, job: CollectorJob, memory: JobMemory, now_s: float) -> Inputs:
-        """Return what the job's children depend on. Credentials are renewed here, before NATS refuses earlier ones."""
+    def _renew(self, job: CollectorJob, memory: JobMemory, now_s: float) -> None:
+        """Renew the job's credentials, before NATS refuses earlier ones."""
         starting = any(not (pod.running or pod.finished) for pod in self._reader.observe(job, memory).pods)
         if starting and now_s - memory.secrets_s >= self._settings.resync_s:  # a deleted Secret would be missed
             memory.secrets.clear()
-        credentials = {role: await self._nats.credentials(job, role) for role in access.ROLES}
+        credentials = {role: self._nats.credentials(job, role) for role in access.ROLES}
         if credentials != memory.on_nats.credentials:
             memory.on_nats.credentials, memory.on_nats.renewed_s = credentials, now_s
-        return Inputs(
-            settings=self._settings,
-            endpoint=self._nats.endpoint,
-            credentials=credentials,
-            source_digest=memory.source_digest or "",
-        )
 
     async def _act(
         self,
         job: CollectorJob,
         memory: JobMemory,
-        inputs: Inputs,
         found: Verdict,
         now_s: float,
         *,
@@ -227,7 +210,7 @@ class Reconciler:
         wanted: list[Manifest] | None = None
         if not blocked and memory.source_digest is not None:
             try:
-                wanted = runs(job, inputs)
+                wanted = runs(job, self._settings, memory.source_digest)
             except TemplateInvalid as error:
                 blocked = error
         observed = self._reader.observe(job, memory)
@@ -235,7 +218,8 @@ class Reconciler:
         actions = plan_runs(job, wanted, observed, found.stage, lingering=lingering)
         if found.stage is Stage.LIVE and not job.spec.suspend and memory.on_nats.published is None:
             actions = []  # pods need their job on NATS
-        rights = plan_access(access_objects(job, inputs), observed)
+        objects = access_objects(job, self._settings, self._nats.endpoint, memory.on_nats.credentials)
+        rights = plan_access(objects, observed)
         starting = any(isinstance(action, Apply) for action in actions)  # pods need their rights
         for written in await self._applier.execute(job, [*rights, *actions] if starting else [*actions, *rights]):
             if written["kind"] == "Secret":

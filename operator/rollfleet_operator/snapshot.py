@@ -17,7 +17,7 @@ FRESH_S: Final = 30.0
 """A worker without a heartbeat for this long is not ready. Heartbeats come once a second; clocks may differ by less."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
     """All that the operator knows of a job at one moment.
 

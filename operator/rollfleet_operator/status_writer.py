@@ -37,20 +37,18 @@ class StatusWriter:
             Seconds until the next reconciliation: until the write is due, or 0 after a changed condition, which may
             lead to more changes; None: no need of one.
         """
-        now_s = self._clock()
+        now_s, metadata, transition = self._clock(), job.metadata, is_transition(job.status, now)
         if job.status is not None:
             known = ours(job.status)
             alike = now == known.model_copy(update={"waits": now.waits})
             if now == known or (alike and now_s - memory.written_s < WAITS_S):
                 return None
-        due_s = memory.written_s + self._interval_s - now_s
-        if due_s > 0 and not is_transition(job.status, now):
-            return due_s
-        await self._put_status(job.metadata.namespace, job.metadata.name, str(job.metadata.uid), now)
-        memory.written_s = now_s
+        key, uid = JobKey(metadata.namespace, metadata.name), str(metadata.uid)
+        if (wait_s := await self._put(key, uid, now, memory, at_once=transition)) is not None:
+            return wait_s
         for announcement in memory.throttle.admit(events_between(job.status, now), now_s):
             await self._announce(job, announcement)
-        return 0.0 if is_transition(job.status, now) else None
+        return 0.0 if transition else None
 
     async def _announce(self, job: CollectorJob, announcement: Event) -> None:
         try:
@@ -58,11 +56,16 @@ class StatusWriter:
         except ApiError as error:
             log.warning("%s: event %s was not written: %s", job.key, announcement.reason, error)
 
-    async def _put_status(self, namespace: str, name: str, uid: str, now: CollectorJobStatus) -> None:
-        """Write a status, unless another job has taken the name."""
-        held = self._cache.job(JobKey(namespace, name))
+    async def _put(
+        self, key: JobKey, uid: str, now: CollectorJobStatus, memory: JobMemory, *, at_once: bool
+    ) -> float | None:
+        """Write a status, unless another job has taken the name; return the seconds until it is due, if it is not."""
+        now_s, held = self._clock(), self._cache.job(key)
+        due_s = memory.written_s + self._interval_s - now_s
+        if due_s > 0 and not at_once:
+            return due_s
         if held is None or held["metadata"]["uid"] != uid:
-            raise ApiError(409, "Conflict", f"{KIND} {name} has been replaced")
+            raise ApiError(409, "Conflict", f"{KIND} {key.name} has been replaced")
         fields = now.model_dump(mode="json", by_alias=True, exclude_none=True)
         # The API server stores 0.0 as 0, and would see a difference between them at the next apply of the job.
         whole = {key: int(value) for key, value in fields.items() if isinstance(value, float) and value.is_integer()}
@@ -70,10 +73,12 @@ class StatusWriter:
             "apiVersion": API_VERSION,
             "kind": KIND,
             # The API server does not check the UID here; it checks the version.
-            "metadata": {"namespace": namespace, "name": name, "resourceVersion": held["metadata"]["resourceVersion"]},
+            "metadata": {**key._asdict(), "resourceVersion": held["metadata"]["resourceVersion"]},
             "status": fields | whole,
         }
         self._cache.put(await self._api.apply(manifest, "status"))
+        memory.written_s = now_s
+        return None
 
     async def report(self, manifest: Manifest, reason: str, message: str, memory: JobMemory) -> float | None:
         """Write into the status why a job cannot be reconciled, and change nothing else.
@@ -87,9 +92,5 @@ class StatusWriter:
         now = not_reconciled(manifest.get("status") or {}, metadata.get("generation"), reason, message, now_s)
         if now is None:
             return None
-        due_s = memory.written_s + self._interval_s - now_s
-        if due_s > 0:
-            return due_s
-        await self._put_status(metadata["namespace"], metadata["name"], metadata["uid"], now)
-        memory.written_s = now_s
-        return None
+        key = JobKey(metadata["namespace"], metadata["name"])
+        return await self._put(key, metadata["uid"], now, memory, at_once=False)

@@ -74,12 +74,7 @@ def ended(job: CollectorJob) -> bool:
 
 
 def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s: float) -> Verdict:
-    """Decide the stage of a job.
-
-    Example:
-        >>> verdict(job, observed, heartbeats, time.time()).stage  # doctest: +SKIP
-        <Stage.LIVE: 1>
-    """
+    """Decide the stage of a job."""
     complete, failed = held(job, ConditionType.COMPLETE), held(job, ConditionType.FAILED)
     if complete:
         return Verdict(Stage.COMPLETE, complete.reason, complete.message)
@@ -127,20 +122,12 @@ def _failure(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> V
     for role in NEEDED:
         run = current_run(job, observed, role)
         if run and run.failed is not None:
-            pods = observed.pods_of(run)
-            last = last_crash(pods)
+            pods = observed.pods_of(run)  # when one fails for good, Kubernetes ends the others
+            last = last_crash(pod for pod in pods if pod.crash and pod.crash.code == EXIT_PERMANENT) or last_crash(pods)
             cause = crashed(*last).message if last else run.failed
             if role is Role.LEARNER:
                 return Verdict(Stage.FAILED, "LearnerFailed", cause)
-            permanent = _permanent(heartbeats) or last_crash(
-                pod for pod in pods if pod.crash and pod.crash.code == EXIT_PERMANENT
-            )
-            if isinstance(permanent, str):
-                return Verdict(Stage.FAILED, "WorkerFailed", permanent)
-            if permanent:
-                return Verdict(Stage.FAILED, "WorkerFailed", crashed(*permanent).message)
-            allowed = job.spec.failure.max_restarts_per_worker
-            return Verdict(Stage.FAILED, "TooManyRestarts", f"after {allowed} restarts {cause}")
+            return Verdict(Stage.FAILED, "WorkerFailed", _permanent(heartbeats) or cause)
     return None
 
 

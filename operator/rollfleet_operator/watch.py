@@ -19,7 +19,7 @@ from rollfleet_operator.nats_port import JobKey
 log = logging.getLogger(__name__)
 
 FIRST_RETRY_S: Final = 0.5
-LAST_RETRY_S: Final = 30.0
+LAST_RETRY_S: Final = 10.0
 
 
 class Watch:
@@ -32,17 +32,12 @@ class Watch:
         cache: Gets the objects.
         kind: The kind: `CollectorJob`, or one of its children.
         namespace: The namespace; None: all namespaces.
-        changed: Called with the kind and the job of each change.
+        changed: Called with the kind and the job of each change, and with all jobs of the namespace after a list.
 
     Attributes:
         namespace: As above.
         listed: Whether the cache has all objects.
         refused: Whether the API server refuses the list.
-
-    Example:
-        >>> watch = Watch(api, cache, "Pod", "default", changed)  # doctest: +SKIP
-        >>> await watch.list()  # doctest: +SKIP
-        >>> await watch.follow()  # doctest: +SKIP
     """
 
     def __init__(
@@ -53,43 +48,39 @@ class Watch:
         self.listed = self.refused = False
         self._version = ""  # empty: they must be listed
 
-    async def list(self) -> None:
-        """Replace all objects in the cache.
-
-        Raises:
-            ApiError: The API server refused.
-        """
+    async def _list(self) -> None:
+        """Replace all objects in the cache."""
         listed, changed, version = set[str](), set[JobKey](), ""
         try:
-            async for page in self._api.pages(self._kind, self.namespace, labels=self._labels):
-                listed |= {manifest["metadata"]["uid"] for manifest in page.items}
-                changed |= {key for manifest in page.items if (key := self._cache.put(manifest)) is not None}
-                version = page.resource_version
+            async for items, listed_at in self._api.pages(self._kind, self.namespace, labels=self._labels):
+                listed |= {manifest["metadata"]["uid"] for manifest in items}
+                changed |= {key for manifest in items if (key := self._cache.put(manifest)) is not None}
+                version = listed_at
             changed |= self._cache.keep_only(self._kind, listed, version, self.namespace)
+            changed |= {key for key in self._cache.jobs() if self.namespace in (None, key.namespace)}
             self._version, self.listed, self.refused = version, True, False
-        except ApiError as error:
-            self.refused = error.status == HTTPStatus.FORBIDDEN
-            raise
         finally:
             for key in changed:
                 self._changed(self._kind, key)
 
     async def follow(self) -> None:
-        """Take in all changes, for ever."""
-        retry_s, where = FIRST_RETRY_S, f"{self._kind} in {self.namespace or 'all namespaces'}"
+        """List all objects, then take in all changes, for ever. One that fails holds up no other: see `refused`."""
+        retry_s, where, problem = FIRST_RETRY_S, f"{self._kind} in {self.namespace or 'all namespaces'}", ""
         while True:
             began_s = time.monotonic()
             try:
                 if not self._version:
-                    await self.list()
+                    await self._list()
                 await self._watch()
-                retry_s = FIRST_RETRY_S
+                retry_s, problem = FIRST_RETRY_S, ""
             except ApiError as error:
                 if error.status in (HTTPStatus.GONE, HTTPStatus.FORBIDDEN):  # changes are kept for some minutes
                     self._version = ""
                 if error.status != HTTPStatus.GONE:
                     self.refused = error.status == HTTPStatus.FORBIDDEN
-                    log.warning("watching each %s: %s; retry in %.1f s", where, error, retry_s)
+                    if str(error) != problem:
+                        log.warning("watching each %s: %s; retrying", where, error)
+                    problem = str(error)
             except Exception:
                 log.exception("watching each %s: error in the operator", where)
                 self._version = ""

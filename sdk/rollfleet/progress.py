@@ -1,15 +1,15 @@
 """A learning curve: a CSV file that grows by rows, and a picture at the end."""
 
 import csv
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
 
 from rollfleet.errors import RollfleetError
 
 Number = float | int | None
 
 
-class LearningCurve:
+class LearningCurve(AbstractContextManager["LearningCurve"]):
     """Writes a learning curve row by row, so that no row is lost when the learner dies.
 
     Example:
@@ -51,12 +51,7 @@ class LearningCurve:
         """Close the file."""
         self._file.close()
 
-    def __enter__(self) -> Self:
-        """Return the curve."""
-        return self
-
     def __exit__(self, *_: object) -> None:
-        """Close the file."""
         self.close()
 
 

@@ -97,13 +97,10 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class Trained(Whole):
     """Sends only weights that training changes: parameters that require a gradient, and buffers.
 
     Workers must already have the frozen parameters.
-
-    Attributes:
-        precision: See `Whole`.
 
     Example:
         >>> policy = nn.Linear(4, 2)
@@ -112,8 +109,6 @@ class Trained:
         >>> [name for state in Trained().select(policy).values() for name in state]
         ['bias']
     """
-
-    precision: str = Precision.FLOAT32
 
     def select(self, policy: Any) -> dict[str, State]:
         """See `WeightScheme`."""
@@ -127,10 +122,6 @@ class Trained:
                 selected[name] = {key: value for key, value in selected[name].items() if key not in frozen}
         return selected
 
-    def layout(self, models: Mapping[str, State]) -> WeightLayout:
-        """See `WeightScheme`."""
-        return WeightLayout(models, self.precision)
-
 
 def scheme_of(spec: WeightsSpec) -> WeightScheme:
     """Return a job's scheme: `weights.scheme` is called with `weights.precision`.
@@ -141,8 +132,6 @@ def scheme_of(spec: WeightsSpec) -> WeightScheme:
     if spec.scheme is None:
         return Whole(spec.precision)
     try:
-        built: Any = load(spec.scheme)(spec.precision)
+        return load(spec.scheme)(spec.precision)  # type: ignore[return-value]
     except Exception as exc:
         raise JobInvalid(f"weights.scheme {spec.scheme!r}: {type(exc).__name__}: {exc}") from exc
-    scheme: WeightScheme = built
-    return scheme

@@ -5,9 +5,10 @@ A tracker's package is imported when `track` asks for it, never before.
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -84,14 +85,8 @@ TRACKERS: Mapping[str, Callable[[Run], tuple[Write, Close]]] = {
 """All trackers, by the package to install. Each opens a run, and returns how to write to it and how to close it."""
 
 
-class Tracker:
-    """Writes the numbers of a collector and its learner to a tracker, once per call. `track` makes it.
-
-    Args:
-        collector: The collector.
-        write: Writes numbers at a step.
-        close: Ends the run.
-    """
+class Tracker(AbstractContextManager["Tracker"]):
+    """Writes the numbers of a collector and its learner to a tracker, once per call. `track` makes it."""
 
     def __init__(self, collector: BatchIterator, write: Write, close: Close) -> None:
         self._collector, self._write, self._close = collector, write, close
@@ -130,12 +125,7 @@ class Tracker:
         """End the run: the tracker writes what it still holds."""
         self._close()
 
-    def __enter__(self) -> Self:
-        """Return the tracker."""
-        return self
-
     def __exit__(self, *_: object) -> None:
-        """End the run."""
         self.close()
 
 

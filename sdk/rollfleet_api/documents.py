@@ -141,21 +141,12 @@ def read_documents(text: str, *, origin: str) -> list[Document]:
             found = (Problem("metadata.name", message),)
         elif job:
             numbers[job.key] = number
-        documents.append(_document(data, job, found, origin, number if len(parts) > 1 else 0, lines))
+        shown = number if len(parts) > 1 else 0
+        document = Document(data=data, job=job, problems=(), origin=origin, number=shown, lines=lines)
+        placed = [replace(problem, where=document.where(problem.path)) for problem in found]
+        placed.sort(key=lambda problem: _line(document.lines, problem.path))
+        documents.append(replace(document, problems=tuple(placed)))
     return documents
-
-
-def _document(
-    data: object,
-    job: CollectorJob | None,
-    found: tuple[Problem, ...],
-    origin: str,
-    number: int,
-    lines: Mapping[str, int],
-) -> Document:
-    bare = Document(data=data, job=job, problems=(), origin=origin, number=number, lines=lines)
-    placed = [replace(problem, where=bare.where(problem.path)) for problem in found]
-    return replace(bare, problems=tuple(sorted(placed, key=lambda problem: _line(lines, problem.path))))
 
 
 def _parts(text: str) -> Iterator[tuple[object, dict[str, int]]]:

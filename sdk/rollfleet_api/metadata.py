@@ -80,4 +80,3 @@ class Metadata(Model):
     generation: int | None = Field(default=None, description="Number of changes of the spec.")
     resource_version: str | None = Field(default=None, description="Version of the object; changes with every write.")
     creation_timestamp: str | None = Field(default=None, description="Creation time (RFC 3339).")
-    deletion_timestamp: str | None = Field(default=None, description="Time of the deletion request (RFC 3339).")

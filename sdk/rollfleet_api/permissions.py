@@ -39,7 +39,7 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
         True
     """
     inbox, direct_get = f"{inbox_prefix(subjects, role)}.>", f"$JS.API.DIRECT.GET.{subjects.state_stream}"
-    sent = [subjects.spec, subjects.control, subjects.weights, subjects.weights_for_some]
+    sent = [subjects.spec, subjects.control, *subjects.all_weights]
     taken = f"{subjects.prefix}.taken.*"
     if role is not Role.LEARNER:
         own = [*subjects.batch_subjects, subjects.leases, subjects.workers, subjects.evaluations]
@@ -48,7 +48,7 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
         read = [*(f"{direct_get}.{subject}" for subject in sent), subjects.state_get, subjects.state_info]
         return Permissions(publish=[*own, *read], subscribe=[inbox, *sent, taken])
     queue = subjects.batches_stream  # each rank of a learner has its own consumer
-    own = [subjects.control, subjects.weights, subjects.weights_for_some, subjects.learner, taken, subjects.ranks]
+    own = [subjects.control, *subjects.all_weights, subjects.learner, taken, subjects.ranks]
     verbs = ("CREATE", "DURABLE.CREATE", "DELETE", "INFO", "MSG.NEXT")
     consuming = [*(f"$JS.API.CONSUMER.{verb}.{queue}.*" for verb in verbs), f"$JS.API.CONSUMER.NAMES.{queue}"]
     # Control is for other ranks. Recorders have the learner's credentials: they need control and batches, too.

@@ -46,7 +46,6 @@ class Pod:
 
     name: str
     uid: str
-    resource_version: str
     run: str
     role: Role
     index: int
@@ -124,7 +123,6 @@ class Pod:
         return cls(
             name=metadata["name"],
             uid=metadata["uid"],
-            resource_version=metadata.get("resourceVersion", ""),
             run=_run_of(manifest),
             role=Role(metadata["labels"][ROLE_LABEL]),
             index=int((metadata.get("annotations") or {}).get(INDEX_LABEL, 0)),

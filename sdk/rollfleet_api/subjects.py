@@ -122,14 +122,9 @@ class Subjects:
         return WeightSubjects(f"{self.prefix}.weights" if worker is None else f"{self.prefix}.only.{worker}")
 
     @property
-    def weights(self) -> str:
-        """Wildcard of the weights for all workers."""
-        return self.weights_of(None).all
-
-    @property
-    def weights_for_some(self) -> str:
-        """Wildcard of the weights for single workers."""
-        return f"{self.prefix}.only.>"
+    def all_weights(self) -> list[str]:
+        """Wildcards of the weights for all workers, and for single ones."""
+        return [self.weights_of(None).all, f"{self.prefix}.only.>"]
 
     @property
     def manifest(self) -> str:
@@ -209,8 +204,7 @@ class Subjects:
         return [
             self.spec,
             self.control,
-            self.weights,
-            self.weights_for_some,
+            *self.all_weights,
             self.leases,
             self.workers,
             self.learner,

@@ -2,7 +2,7 @@
 
 - `views` and `diagnosis` explain a job from its objects in a cluster; the command line uses them too.
 - `model` is what the API sends. `rows` and `spec_text` make it from a job.
-- `history` keeps what happened, in bounds. `historian` and `waits` read it from heartbeats.
+- `history` keeps what happened, in bounds, with its `series` and `waits`.
 - `source` has the seams: who has jobs to show, and who may see them. `saved_runs` shows past runs.
 - `server` answers over HTTP; `token_guard` admits browsers of this machine.
 - `static` is the page itself: plain files, no build.

@@ -1,107 +1,121 @@
-"""What happened to a job, in bounds: series of at most 720 points, and a timeline of at most 300 moments."""
+"""What happened to a job, in bounds: its series, and a timeline of at most 300 moments."""
 
-import math
-from array import array
 from collections.abc import Mapping
 from typing import Final
 
-from rollfleet_ui.model import SERIES, Happened, History, Moment
+from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_api.text import one_line
+from rollfleet_ui.model import Happened, Moment
+from rollfleet_ui.series import Series
+from rollfleet_ui.waits import Waits
 
-MAX_POINTS: Final = 720
 MAX_MOMENTS: Final = 300
 MAX_TEXT, MAX_DETAIL, MAX_DETAILS = 300, 4_000, 20_000
 """The most characters of a moment's text, of its detail, and of all details; the newest ones stay."""
-_LARGEST: Final = 3e38  # of an array of 32-bit floats
-_MEANS: Final = frozenset({"framesPerSecond", "learnerWait", "workersWaitLearner", "workersWaitWeights"})
-"""Series whose points are means over their step. Points of the others are the newest values."""
-_FRACTIONS: Final = frozenset({"learnerWait", "workersWaitLearner", "workersWaitWeights"})
-
-
-class Series:
-    """The series of a job: one point for each step of time. When they are full, the step doubles and points merge.
-
-    Example:
-        >>> series = Series()
-        >>> for second in range(2000):
-        ...     series.add(float(second), {"frames": 64.0 * second})
-        >>> series.step_s, len(series), series.points().series["frames"][-1]
-        (4.0, 500, 127936.0)
-
-    Attributes:
-        step_s: The seconds of a point.
-    """
-
-    def __init__(self, step_s: float = 1.0) -> None:
-        self.step_s = step_s
-        self._times = array("d")
-        self._values = {name: array("f") for name in SERIES}
-        self._samples = 0  # of the newest point
-
-    def __len__(self) -> int:
-        """Return the number of points."""
-        return len(self._times)
-
-    def add(self, time_s: float, values: Mapping[str, float | None]) -> None:
-        """Add values at a time; those that are missing, None or infinite are unknown. Time never goes back."""
-        newest_s = self._times[-1] if self._times else -math.inf
-        time_s = max(time_s, newest_s)
-        is_new = not self._times or time_s // self.step_s > newest_s // self.step_s
-        if is_new and len(self) == MAX_POINTS:
-            self._double_step()
-            self.add(time_s, values)
-            return
-        self._samples = 1 if is_new else self._samples + 1
-        if is_new:
-            self._times.append(time_s)
-        else:
-            self._times[-1] = time_s
-        for name, kept in self._values.items():
-            given = values.get(name)
-            value = given if given is not None and abs(given) < _LARGEST else math.nan
-            if is_new:
-                kept.append(value)
-            elif math.isnan(kept[-1]):
-                kept[-1] = value
-            elif not math.isnan(value):
-                kept[-1] += (value - kept[-1]) / (self._samples if name in _MEANS else 1)
-
-    def points(self) -> History:
-        """Return all points, with fractions limited to 0 to 1."""
-        return History.model_construct(
-            time=[round(time_s, 1) for time_s in self._times],
-            series={name: [_short(value, name) for value in kept] for name, kept in self._values.items()},
-        )
-
-    def sketch(self, name: str, points: int) -> list[float]:
-        """Return at most this many known values of a series, evenly spaced, the newest last."""
-        known = [value for value in self._values[name] if not math.isnan(value)]
-        stride = max(math.ceil(len(known) / points), 1)
-        return [_short(value, name) or 0.0 for value in known[::-1][::stride][::-1]]
-
-    def _double_step(self) -> None:
-        wider = Series(2 * self.step_s)
-        for index, time_s in enumerate(self._times):
-            wider.add(time_s, {name: kept[index] for name, kept in self._values.items()})
-        self.step_s, self._times, self._values = wider.step_s, wider._times, wider._values
-        self._samples = wider._samples
+MOST_AT_ONCE: Final = 5
+"""As many moments of one kind at a time are shown one by one."""
 
 
 class JobHistory:
     """The series and the timeline of a job.
 
-    Example:
-        >>> history = JobHistory()
-        >>> history.note(1.0, Happened.CREATED, "created with 2 workers")
-        >>> history.moments[0].text
-        'created with 2 workers'
+    Call `look` at a steady pace, such as once a second or once in ten.
 
     Attributes:
+        series: The series.
         moments: The timeline, the oldest first.
+
+    Example:
+        >>> history = JobHistory()
+        >>> for time_s, waited_s in ((0.0, 0.0), (10.0, 8.0)):
+        ...     learner = LearnerStatus(session=1, waited_s=waited_s, time_s=time_s)
+        ...     history.look(time_s, learner=learner, workers={}, ready=2, frames_per_second=0.0)
+        >>> history.bottleneck()
+        'The workers are the bottleneck: the learner waited 80 % of the last 10 s for data.'
     """
 
     def __init__(self) -> None:
         self.series = Series()
         self.moments: list[Moment] = []
+        self._learner: LearnerStatus | None = None
+        self._version = 0
+        self._workers: Mapping[int, WorkerStatus] = {}
+        self._stuck: frozenset[int] = frozenset()
+        self._versions: tuple[int, int] | None = None  # of the newest moment, if it is about versions
+        self._waits = Waits()
+
+    def look(
+        self,
+        now_s: float,
+        *,
+        learner: LearnerStatus | None,
+        workers: Mapping[int, WorkerStatus],
+        ready: int,
+        frames_per_second: float,
+        problems: Mapping[int, str] | None = None,
+    ) -> None:
+        """Add the newest heartbeats, those of workers by index.
+
+        `ready` workers run and report. `problems` describe workers that hang or are silent, by index.
+        """
+        values: dict[str, float | None] = {"workersReady": ready, "framesPerSecond": frames_per_second}
+        if shares := self._waits.look(now_s, learner, workers):
+            values |= zip(("learnerWait", "workersWaitLearner", "workersWaitWeights"), shares, strict=True)
+        if learner:
+            values |= {
+                "frames": learner.frames,
+                "meanReturn": learner.mean_return,
+                "episodes": learner.episodes,
+                "version": learner.version,
+                "lag": learner.lag,
+            }
+        self.series.add(now_s, values)
+        self._note_learner(now_s, learner)
+        self._note_workers(now_s, workers, problems or {})
+        self._learner, self._workers = learner, dict(workers)
+
+    def bottleneck(self) -> str:
+        """Return who waits for whom in one sentence; empty: unknown."""
+        return self._waits.bottleneck()
+
+    def _note_learner(self, now_s: float, learner: LearnerStatus | None) -> None:
+        known = self._learner
+        if learner is None:
+            return
+        session = f"session {learner.session}"
+        if known is None:
+            self.note(now_s, Happened.LEARNER_CONNECTED, f"the learner is connected, {session}")
+        elif learner.session > known.session:
+            self.note(now_s, Happened.LEARNER_REPLACED, f"another learner took over, {session}")
+        if learner.version > self._version or (known and learner.session > known.session):
+            self._note_version(now_s, learner.version)
+        self._version = learner.version
+
+    def _note_version(self, now_s: float, version: int) -> None:
+        """Note a version. Versions with nothing else between them are one moment."""
+        newest = self.moments[-1] if self.moments else None
+        first = version
+        if newest and newest.kind == Happened.VERSION and self._versions:
+            first = self._versions[0]
+            self.moments.pop()
+        self._versions = (first, version)
+        text = f"version {version}" if first == version else f"versions {first} to {version}"
+        self.note(now_s, Happened.VERSION, text)
+
+    def _note_workers(self, now_s: float, workers: Mapping[int, WorkerStatus], problems: Mapping[int, str]) -> None:
+        back = [
+            (f"worker {index} is back, incarnation {beat.incarnation}", "")
+            for index, beat in workers.items()
+            if (old := self._workers.get(index)) and beat.incarnation > old.incarnation
+        ]
+        stuck = [
+            (problems[index], "")
+            for index in problems.keys() - self._stuck
+            if index not in workers or workers[index].state is not WorkerState.FAILED
+        ]
+        self.note_all(now_s, Happened.WORKER_BACK, back, "workers are back")
+        self.note_all(now_s, Happened.STRAGGLER, stuck, "workers hang or are silent")
+        self._stuck = frozenset(problems)
 
     def note(self, time_s: float, kind: str, text: str, detail: str = "") -> None:
         """Add a moment. Of too many moments, the oldest that is a version goes first."""
@@ -115,12 +129,12 @@ class JobHistory:
             if left < 0 and self.moments[index].detail:
                 self.moments[index] = self.moments[index].model_copy(update={"detail": ""})
 
-
-def _short(value: float, name: str) -> float | None:
-    """Return a value with at most seven digits; None: unknown."""
-    if math.isnan(value):
-        return None
-    return float(f"{min(max(value, 0.0), 1.0) if name in _FRACTIONS else value:.7g}")
+    def note_all(self, now_s: float, kind: Happened, found: list[tuple[str, str]], summary: str) -> None:
+        """Note moments of one kind, each a text and a detail; as one if they are many."""
+        if len(found) > MOST_AT_ONCE:
+            found = [(f"{len(found)} {summary}", "\n".join(sorted(text for text, _ in found)))]
+        for text, detail in sorted(found):
+            self.note(now_s, kind, one_line(text), detail)
 
 
 def _clip(text: str, most: int) -> str:

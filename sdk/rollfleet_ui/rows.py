@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from datetime import datetime
 
 from rollfleet_api.diagnosis import Diagnosis
 from rollfleet_api.messages import LearnerStatus, WorkerStatus
-from rollfleet_api.text import one_line
+from rollfleet_api.text import last_line, one_line
+from rollfleet_api.times import parse_time
 from rollfleet_api.views import JobView
 from rollfleet_ui.model import JobRow, WorkerRow
 
@@ -37,7 +37,7 @@ def job_row(job: JobView, diagnosis: Diagnosis, returns: Sequence[float] = ()) -
         applied_version=status.applied_version,
         lag=job.lag,
         created=job.metadata.creation_timestamp.timestamp(),
-        ended=datetime.fromisoformat(status.completion_time).timestamp() if status.completion_time else None,
+        ended=parse_time(status.completion_time) if status.completion_time else None,
     )
 
 
@@ -56,7 +56,7 @@ def worker_row(beat: WorkerStatus, published: int | None) -> WorkerRow:
         frames=beat.frames,
         frames_per_second=_finite(beat.frames_per_second) or 0.0,
         mean_return=_finite(beat.mean_return),
-        last_error=one_line((beat.error or "").strip().rpartition("\n")[2]),
+        last_error=one_line(last_line(beat.error)),
     )
 
 

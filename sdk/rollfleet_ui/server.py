@@ -89,7 +89,8 @@ async def served(app: web.Application, *, port: int, host: str | None = "127.0.0
             cause = os.strerror(error.errno or 0).lower()  # asyncio's text has more in it, by its version
             raise OSError(error.errno, f"port {port}: {cause}; write another port, or 0 for a free one") from error
         try:
-            yield int(server.sockets[0].getsockname()[1])
+            first = min(server.sockets, key=lambda each: each.family)  # with port 0, IPv6 has another port than IPv4
+            yield int(first.getsockname()[1])
         finally:
             server.close()
     finally:

@@ -59,8 +59,7 @@ class Waits:
     Example:
         >>> waits = Waits()
         >>> for time_s, waited_s in ((0.0, 0.0), (10.0, 8.0)):
-        ...     learner = LearnerStatus(session=1, version=1, applied_version=1, frames=0, batches=0, dropped=0,
-        ...                             mean_return=None, lag=0, waited_s=waited_s, time_s=time_s)
+        ...     learner = LearnerStatus(session=1, waited_s=waited_s, time_s=time_s)
         ...     shares = waits.look(time_s, learner, {})
         >>> shares.learner, waits.bottleneck()
         (0.8, 'The workers are the bottleneck: the learner waited 80 % of the last 10 s for data.')

@@ -96,7 +96,7 @@ OF_THE_WHOLE_SERVER = [
 async def test_worker_may_send_batches_take_its_lease_and_read_weights(server: "Server") -> None:
     server.provision()
     async with guest(server, Role.WORKER) as worker, guest(server, Role.LEARNER) as learner:
-        heard = await worker.client.subscribe(OURS.weights)
+        heard = await worker.client.subscribe(OURS.all_weights[0])
         assert not await worker.refused_to_subscribe([OURS.control, OURS.taken(0), OURS.spec])
         stream = worker.client.jetstream()
         assert (await stream.publish(OURS.batch_chunk(0, 0), b"batch")).stream == OURS.batches_stream

@@ -71,6 +71,13 @@ def test_large_batches_are_measured_beside_plain_clients_with_and_without_jetstr
 
 
 @pytest.mark.slow
+def test_torchrls_environments_are_measured_over_nats(repository: Path) -> None:
+    done = run(repository, "torchrl_envs.py", "--quick", "--only", "over NATS")
+    assert done.returncode == 0, done.stderr
+    assert float(re.findall(r"two processes over NATS +rollfleet +(\d+) frames/s", done.stdout)[0]) > 0
+
+
+@pytest.mark.slow
 def test_lag_is_within_its_limit_and_each_limit_has_a_curve(repository: Path, tmp_path: Path) -> None:
     done = run(repository, "lag_curve.py", "--quick", "--picture", str(tmp_path / "lag.png"))
     assert done.returncode == 0, done.stderr

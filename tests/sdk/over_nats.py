@@ -1,10 +1,8 @@
 """Collectors of jobs on a real nats-server."""
 
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import fields, replace
-from functools import cache, partial
 from typing import Any, ClassVar
 
 import torch
@@ -19,9 +17,12 @@ from rollfleet.nats.streams import deprovision, provision
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.transports.workload import Workload
-from rollfleet.worker.worker import Worker
+from rollfleet.worker.worker import Worker, failure
 from rollfleet_api.job import Metadata, Vectorization
+from rollfleet_api.messages import WorkerStatus
 from rollfleet_api.permissions import Role
+
+MAKING_S = 10.0  # a worker takes so long at most to be made, unless its environment waits
 
 
 class CollectOverNats(Collect):
@@ -47,40 +48,45 @@ class CollectOverNats(Collect):
         admin = self._link()
         admin.call(deprovision(admin), timeout_s=60)
         admin.call(provision(admin, job), timeout_s=60)
-        builds = [cache(partial(self._build, construction.workload, index)) for index in range(job.spec.workers)]
-        if job.spec.env.vectorization is Vectorization.ASYNC:
-            # Before a worker runs: a process of environments is a fork, and would wait forever for a lock that another
-            # worker's thread holds at that moment, such as torch's while it seeds.
-            for build in builds:
-                build()
-        for build in builds:
-            thread = threading.Thread(target=_work, args=(build,), daemon=True)
+        # One after another: threads that make TensorDict's modules or TorchRL's environments disturb each other. A
+        # process of environments is a fork, and would wait for ever for a lock that another thread holds at that
+        # moment, such as torch's while it seeds. The last ones may wait for what comes later in a test.
+        forks = job.spec.env.vectorization is Vectorization.ASYNC
+        for index in range(job.spec.workers):
+            made = threading.Event()
+            transport = NatsWorkerTransport(self._link(Role.WORKER), index)
+            arguments = (transport, construction.workload, index, made)
+            thread = threading.Thread(target=_work, args=arguments, daemon=True)
             self._stack.callback(_join, thread)
             thread.start()
+            if forks or index < job.spec.workers - 1:
+                made.wait(MAKING_S)
         device = torch.device(keywords["device"]) if "device" in keywords else None
         no_cuda_sync = keywords.get("no_cuda_sync", False)
-        transport = NatsTransport(self._link(Role.LEARNER), job, device=device, no_cuda_sync=no_cuda_sync)
+        learner = NatsTransport(self._link(Role.LEARNER), job, device=device, no_cuda_sync=no_cuda_sync)
         options: Any = {each.name: getattr(construction.options, each.name) for each in fields(construction.options)}
-        return self._kept(Collector.over(transport, job, policy, **options))
+        return self._kept(Collector.over(learner, job, policy, **options))
 
     def _link(self, role: Role | None = None) -> Link:
         link = Link(self._server.address(role), role=role, timeout_s=60)
         self._links.callback(link.close)
         return link
 
-    def _build(self, workload: Workload, index: int) -> tuple[NatsWorkerTransport, Worker]:
-        transport = NatsWorkerTransport(self._link(Role.WORKER), index)
-        return transport, Worker(transport, workload, index)
 
-
-def _work(build: Callable[[], tuple[NatsWorkerTransport, Worker]]) -> None:
-    transport, worker = build()
+def _work(transport: NatsWorkerTransport, workload: Workload, index: int, made: threading.Event) -> None:
+    worker = None
     try:
+        worker = Worker(transport, workload, index)
+        made.set()
         worker.run()
     except Exception as error:
-        transport.report(replace(worker.failed(error), fatal=True))  # no one restarts it here
+        none = WorkerStatus(worker=index, incarnation=transport.incarnation)
+        status = worker.failed(error) if worker else failure(none, error)
+        transport.report(replace(status, fatal=True))  # no one restarts it here
     finally:
-        worker.close()
+        made.set()
+        if worker:
+            worker.close()
         transport.close()
 
 

@@ -1,65 +1,76 @@
-"""What happened to a job is kept in bounds."""
+"""The timeline of a job, from its heartbeats, in bounds."""
 
-from itertools import pairwise
+from collections.abc import Mapping
+from dataclasses import replace
 
-import pytest
-
-from rollfleet_ui.history import MAX_DETAIL, MAX_MOMENTS, MAX_POINTS, MAX_TEXT, JobHistory, Series
+from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_ui.history import MAX_DETAIL, MAX_MOMENTS, MAX_TEXT, JobHistory
 from rollfleet_ui.model import Happened
 
-
-def test_a_full_series_doubles_its_step_and_still_covers_all_time() -> None:
-    series = Series()
-    for time_s in range(20_000):
-        series.add(float(time_s), {"frames": 10.0 * time_s})
-    points = series.points()
-    assert MAX_POINTS / 2 < len(series) <= MAX_POINTS
-    assert (points.time[0], points.time[-1]) == (series.step_s - 1, 19_999.0)
-    assert points.series["frames"] == [10 * time_s for time_s in points.time]
-    assert {len(values) for values in points.series.values()} == {len(points.time)}
+LEARNER = LearnerStatus(session=1)
 
 
-def test_points_of_rates_are_means_and_others_the_newest_value() -> None:
-    series = Series(step_s=4.0)
-    for time_s, value in enumerate([1.0, 3.0, None, 2.0]):
-        series.add(float(time_s), {"framesPerSecond": value, "meanReturn": value})
-    points = series.points()
-    assert points.time == [3.0]
-    assert points.series["framesPerSecond"] == [2.0]
-    assert points.series["meanReturn"] == [2.0]
-    assert points.series["version"] == [None]
+class Fleet:
+    """A job whose history takes in its heartbeats once a second."""
+
+    def __init__(self) -> None:
+        self.history = JobHistory()
+        self.time_s = 0.0
+        self.learner: LearnerStatus | None = None
+        self.workers: dict[int, WorkerStatus] = {}
+
+    def look(self, problems: Mapping[int, str] | None = None) -> None:
+        self.time_s += 1
+        self.history.look(
+            self.time_s,
+            learner=self.learner,
+            workers=self.workers,
+            ready=len(self.workers),
+            frames_per_second=64.0,
+            problems=problems,
+        )
+
+    def happened(self) -> list[tuple[str, str]]:
+        return [(each.kind, each.text) for each in self.history.moments]
 
 
-def test_a_mean_over_a_step_keeps_its_size_when_steps_double() -> None:
-    series = Series()
-    for time_s in range(4 * MAX_POINTS):
-        series.add(float(time_s), {"learnerWait": time_s % 2})
-    assert set(series.points().series["learnerWait"][:-1]) == {0.5}
+def worker(index: int = 0, incarnation: int = 0, state: WorkerState = WorkerState.COLLECTING) -> WorkerStatus:
+    return WorkerStatus(worker=index, incarnation=incarnation, state=state)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e300, None])
-def test_values_that_no_chart_can_show_are_unknown(value: float | None) -> None:
-    series = Series()
-    series.add(0.0, {"meanReturn": value, "learnerWait": 7.5})
-    assert series.points().series["meanReturn"] == [None]
-    assert series.points().series["learnerWait"] == [1.0]
+def test_the_timeline_tells_the_life_of_a_job() -> None:
+    fleet = Fleet()
+    fleet.look()
+    fleet.learner, fleet.workers = LEARNER, {0: worker(0), 1: worker(1)}
+    fleet.look()
+    for version in (1, 2, 3):
+        fleet.learner = replace(LEARNER, version=version)
+        fleet.look()
+    fleet.workers[1] = worker(1, state=WorkerState.FAILED)
+    fleet.look({1: "worker 1 failed"})
+    fleet.workers[1] = worker(1, incarnation=1)
+    fleet.look({0: "worker 0 has been in one environment step for 12 s"})
+    fleet.look({0: "worker 0 has been in one environment step for 13 s"})
+    fleet.learner = replace(LEARNER, session=2, version=3)
+    fleet.look()
+    assert fleet.happened() == [
+        ("LearnerConnected", "the learner is connected, session 1"),
+        ("Version", "versions 1 to 3"),
+        ("WorkerBack", "worker 1 is back, incarnation 1"),
+        ("Straggler", "worker 0 has been in one environment step for 12 s"),
+        ("LearnerReplaced", "another learner took over, session 2"),
+        ("Version", "version 3"),
+    ]
 
 
-def test_time_never_goes_back() -> None:
-    series = Series()
-    for time_s in (100.0, 50.0, 101.0):
-        series.add(time_s, {"frames": time_s})
-    assert series.points().time == [100.0, 101.0]
-
-
-def test_a_sketch_is_evenly_spaced_and_ends_at_the_newest_value() -> None:
-    series = Series()
-    for time_s in range(100):
-        series.add(float(time_s), {"meanReturn": float(time_s) if time_s > 9 else None})
-    sketch = series.sketch("meanReturn", 30)
-    assert len(sketch) <= 30
-    assert sketch[-1] == 99
-    assert {late - early for early, late in pairwise(sketch)} == {3.0}
+def test_what_happens_to_many_workers_at_once_is_one_moment() -> None:
+    fleet = Fleet()
+    fleet.workers = {index: worker(index) for index in range(1000)}
+    fleet.look()
+    fleet.workers = {index: worker(index, incarnation=1) for index in range(1000)}
+    fleet.look()
+    assert fleet.happened() == [("WorkerBack", "1000 workers are back")]
+    assert fleet.history.moments[0].detail.startswith("worker 0 is back, incarnation 1\n")
 
 
 def test_of_too_many_moments_the_oldest_version_goes_first() -> None:

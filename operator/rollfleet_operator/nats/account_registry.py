@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
+from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
@@ -36,7 +37,7 @@ class AccountRegistry:
 
     async def held(self, account: str) -> Token | None:
         """Return an account as NATS has it; None: it has none."""
-        answer = await self._ask(claims_lookup(account))
+        answer = (await self._request(claims_lookup(account))).data
         return read_token(answer.decode()) if answer else None
 
     async def all(self) -> list[Token]:
@@ -91,16 +92,13 @@ class AccountRegistry:
         await self._change(CLAIMS_DELETE, order.signed(operator), account)
 
     async def _change(self, subject: str, token: str, what: str) -> None:
-        try:
-            answer = parsed(await self._system.request(subject, token))
-        except NoRespondersError as error:
-            raise NatsUnavailable(_NO_RESOLVER) from error
+        answer = parsed(await self._request(subject, token))
         if refusal := answer.get("error"):
             raise NatsUnavailable(f"NATS refused {subject} for {what}: {refusal}")
 
-    async def _ask(self, subject: str) -> bytes:
+    async def _request(self, subject: str, token: str = "") -> Msg:
         try:
-            return (await self._system.request(subject)).data
+            return await self._system.request(subject, token)
         except NoRespondersError as error:
             raise NatsUnavailable(_NO_RESOLVER) from error
 

@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 
 NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 ATTEMPTS: Final = 5
-_SECRET: Final = "Secret"
-_CONFLICT: Final = 409
 
 
 async def ensure_keys(api: Api, namespace: str, name: str, folder: Path, *, now_s: int, entropy: bytes) -> bool:
@@ -41,7 +39,7 @@ async def ensure_keys(api: Api, namespace: str, name: str, folder: Path, *, now_
         ApiError: The Secret does not exist, or may not be read or written.
     """
     for _ in range(ATTEMPTS):
-        secret = await api.get(_SECRET, namespace, name)
+        secret = await api.get("Secret", namespace, name)
         if secret is None:
             raise ApiError(404, "NotFound", f"Secret {namespace}/{name} does not exist: the chart creates it")
         seed = (secret.get("data") or {}).get(SEED_FILE)
@@ -50,21 +48,20 @@ async def ensure_keys(api: Api, namespace: str, name: str, folder: Path, *, now_
             return False
         files = {file: text.encode() for file, text in secret_files(new_keys(entropy), now_s=now_s).items()}
         patch = {
-            "metadata": {
-                "resourceVersion": secret["metadata"]["resourceVersion"]
-            },  # a conflict if another client was faster
+            # A conflict if another client was faster.
+            "metadata": {"resourceVersion": secret["metadata"]["resourceVersion"]},
             "data": {file: base64.b64encode(text).decode() for file, text in files.items()},
             "immutable": True,
         }
         try:
-            await api.patch(_SECRET, namespace, name, patch)
+            await api.patch("Secret", namespace, name, patch)
         except ApiError as error:
-            if error.status != _CONFLICT:
+            if error.status != HTTPStatus.CONFLICT:
                 raise
             continue
         _write(folder / SEED_FILE, files[SEED_FILE])
         return True
-    raise ApiError(_CONFLICT, "Conflict", f"Secret {namespace}/{name} changed {ATTEMPTS} times during its creation")
+    raise ApiError(409, "Conflict", f"Secret {namespace}/{name} changed {ATTEMPTS} times during its creation")
 
 
 def _write(file: Path, content: bytes, mode: int = 0o600) -> None:

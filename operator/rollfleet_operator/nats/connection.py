@@ -8,7 +8,6 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import nats
 from nats.aio.client import Client
@@ -19,29 +18,13 @@ from pydantic import JsonValue
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.tokens import SEED_BYTES, Signer
 from rollfleet_operator.nats.users import administrator
+from rollfleet_operator.nats_port import Endpoint
 
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 4
 REQUEST_TIMEOUT_S = 4.0
 RETRY_WAIT_S = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """The address of NATS.
-
-    Attributes:
-        url: URL such as `tls://host:port`; commas separate several.
-        ca: Trusted certificates (PEM); None: the system's.
-    """
-
-    url: str
-    ca: bytes | None = None
-
-    def context(self) -> ssl.SSLContext | None:
-        """Return the TLS context; None: the URL decides."""
-        return ssl.create_default_context(cadata=self.ca.decode()) if self.ca else None
 
 
 Identity = Callable[[], tuple[str, Signer]]
@@ -57,13 +40,9 @@ class Connection:
     """A connection as one user.
 
     It does not reconnect in the background: after a loss, the next caller opens it again with a new user.
-
-    Example:
-        >>> connection = Connection(server, own_user(account), "system")  # doctest: +SKIP
-        >>> answer = await connection.request("$SYS.REQ.SERVER.PING")  # doctest: +SKIP
     """
 
-    def __init__(self, server: Server, identity: Identity, name: str) -> None:
+    def __init__(self, server: Endpoint, identity: Identity, name: str) -> None:
         self._server, self._identity, self._name = server, identity, name
         self._client: Client | None = None
         self._opening = asyncio.Lock()
@@ -106,7 +85,7 @@ class Connection:
             await client.close()
 
     async def _open(self) -> Client:
-        token, user = self._identity()
+        (token, user), ca = self._identity(), self._server.ca
         client, refusals = Client(), list[Exception]()
 
         async def on_error(error: Exception) -> None:
@@ -118,7 +97,7 @@ class Connection:
             await client.connect(
                 self._server.url.split(","),
                 name=f"rollfleet operator {self._name}",
-                tls=self._server.context(),
+                tls=ssl.create_default_context(cadata=ca.decode()) if ca else None,
                 user_jwt_cb=lambda: token.encode(),
                 signature_cb=lambda nonce: base64.b64encode(user.sign(nonce.encode())),
                 error_cb=on_error,

@@ -5,9 +5,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from rollfleet_api.subjects import Subjects
-from rollfleet_operator.nats.connection import Connection, Server, own_user
+from rollfleet_operator.nats.connection import Connection, own_user
 from rollfleet_operator.nats.heartbeat_listener import HeartbeatListener, MessageCount
 from rollfleet_operator.nats.keys import Keys
+from rollfleet_operator.nats_port import Endpoint
 
 MOST = 200
 """The most open connections, if fewer jobs run. Those of idle jobs are closed, and opened again when needed."""
@@ -19,7 +20,7 @@ IDLE_S = 30.0
 class JobConnections:
     """The operator's open connections by job."""
 
-    def __init__(self, server: Server, keys: Keys, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, server: Endpoint, keys: Keys, clock: Callable[[], float] = time.monotonic) -> None:
         self._server, self._keys, self._clock = server, keys, clock
         self._open: OrderedDict[Subjects, HeartbeatListener] = OrderedDict()
         self._used_s: dict[Subjects, float] = {}

@@ -10,13 +10,14 @@ import urllib.request
 from pathlib import Path
 
 from rollfleet_operator.errors import NatsUnavailable
-from rollfleet_operator.nats.connection import Connection, Server, own_user
+from rollfleet_operator.nats.connection import Connection, own_user
 from rollfleet_operator.nats.tokens import SEED_BYTES, Kind, Signer
+from rollfleet_operator.nats_port import Endpoint
 
 TIMEOUT_S = 10
 
 
-async def refusal(server: Server) -> str:
+async def refusal(server: Endpoint) -> str:
     """Return the error with which NATS refuses a client whose account it does not know.
 
     Raises:
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
     ready, url, *ca = arguments
     with urllib.request.urlopen(ready, timeout=TIMEOUT_S) as answer:
         print(f"{ready}: {answer.status}")
-    server = Server(url=url, ca=Path(ca[0]).read_bytes() if ca else None)
+    server = Endpoint(url=url, ca=Path(ca[0]).read_bytes() if ca else None)
     print(f"{url}: {asyncio.run(refusal(server))}")
     return 0
 

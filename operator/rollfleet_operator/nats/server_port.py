@@ -38,27 +38,26 @@ class NatsOnServer:
         if settings.system:
             given = read_credentials(settings.system)
             identity = lambda: given  # noqa: E731
-        self._system = Connection(settings.server, identity, "system")
+        self._system = Connection(settings.endpoint, identity, "system")
         self._registry = AccountRegistry(self._system, self._keys)
-        self._connections = JobConnections(settings.server, self._keys)
+        self._connections = JobConnections(settings.endpoint, self._keys)
         self._checked: set[Subjects] = set()  # jobs whose account is no other installation's
 
     @property
     def endpoint(self) -> Endpoint:
         """The address of NATS for pods."""
-        settings = self._settings
-        return Endpoint(url=settings.server.url, ca=settings.server.ca, public_url=settings.public_url)
+        return self._settings.endpoint
 
     @property
     def dropped_messages(self) -> int:
         """Number of messages of jobs that were not kept; see `NatsPort`."""
         return self._connections.messages.dropped
 
-    async def credentials(self, job: CollectorJob, role: Role) -> bytes | None:
+    def credentials(self, job: CollectorJob, role: Role) -> bytes:
         """Return the credentials file of a role; see `NatsPort`."""
-        validity = self._settings.validity
-        issued_s = issued_at(job, validity, int(time.time()))
-        return role_credentials(job, role, self._keys, issued_s=issued_s, life_s=validity.life_s)
+        life_s = self._settings.life_s
+        issued_s = issued_at(job, life_s, int(time.time()))
+        return role_credentials(job, role, self._keys, issued_s=issued_s, life_s=life_s)
 
     async def provision(self, job: CollectorJob, *, renewed_s: float = 0.0) -> None:
         """Create or update the job's account and streams; see `NatsPort`."""
@@ -83,11 +82,7 @@ class NatsOnServer:
         """Give the job's streams more space if they need it; see `NatsPort`."""
         subjects = subjects_of(job)
         async with _time_limit(subjects):
-            listener = await self._connections.of(subjects)
-            lacks = await streams.lacks_space(listener.account, job, state_bytes=self._settings.state_bytes)
-            if lacks:
-                await self._provision_streams(listener, job)
-            return lacks
+            return await self._provision_streams(await self._connections.of(subjects), job, if_lacking=True)
 
     async def deprovision(self, key: JobKey) -> None:
         """Remove all data of a job; see `NatsPort`."""
@@ -117,10 +112,12 @@ class NatsOnServer:
         await self._connections.close()
         await self._system.close()
 
-    async def _provision_streams(self, listener: HeartbeatListener, job: CollectorJob) -> None:
+    async def _provision_streams(
+        self, listener: HeartbeatListener, job: CollectorJob, *, if_lacking: bool = False
+    ) -> bool:
         kept, state_bytes = listener.kept(job), self._settings.state_bytes
         try:
-            await streams.provision(listener.account, job, kept, state_bytes=state_bytes)
+            return await streams.provision(listener.account, job, kept, state_bytes=state_bytes, if_lacking=if_lacking)
         except NatsFull as error:
             raise NatsFull(f"{error}; {await self._registry.use(job.spec.delivery.storage)}") from error
 

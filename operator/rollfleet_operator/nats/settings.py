@@ -1,17 +1,16 @@
 """The operator's settings for NATS, from environment variables and from files (mounted, or written by `bootstrap`)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from rollfleet_api.address import CA, URL
 from rollfleet_api.quantity import parse_bytes
-from rollfleet_operator.nats.connection import Server
 from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.tokens import Signer, TokenInvalid
 from rollfleet_operator.nats.trust import SEED_FILE, SYSTEM_CREDENTIALS_FILE
-from rollfleet_operator.nats.users import Validity
+from rollfleet_operator.nats_port import Endpoint
 from rollfleet_operator.settings import SettingsInvalid
 
 KEYS: Final = "ROLLFLEET_NATS_KEYS"
@@ -27,23 +26,21 @@ class NatsSettings:
     """The settings for NATS.
 
     Attributes:
-        server: The address, for the operator and for all pods.
+        endpoint: The address, for the operator and for all pods.
         keys: The keys that sign accounts and users.
         system: Credentials of a user in the system account; None: the installation's own NATS, whose key is known.
         state_bytes: The most bytes of a job's state: two versions of the weights, and a little more.
-        validity: The validity of credentials.
+        life_s: Seconds from the creation of credentials until NATS refuses them.
         installation: The id of this installation, which tells its jobs from those of others with the same keys; empty:
             no other has them.
-        public_url: The address for learners outside of the cluster; empty: none is known.
     """
 
-    server: Server
+    endpoint: Endpoint
     keys: Keys
     system: bytes | None = None
     state_bytes: int = 1 << 30
-    validity: Validity = field(default_factory=Validity)
+    life_s: int = 24 * 3600
     installation: str = ""
-    public_url: str = ""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Self:
@@ -62,13 +59,14 @@ class NatsSettings:
             system = Path(folder) / SYSTEM_CREDENTIALS_FILE
             ca, installation = environ.get(CA), environ.get(INSTALLATION_FILE)
             settings = cls(
-                server=Server(url=url, ca=Path(ca).read_bytes() if ca else None),
+                endpoint=Endpoint(
+                    url=url, ca=Path(ca).read_bytes() if ca else None, public_url=environ.get(PUBLIC_URL, "")
+                ),
                 keys=Keys(operator),
                 system=system.read_bytes() if system.is_file() else None,
                 state_bytes=parse_bytes(environ.get(STATE_BYTES) or "1Gi"),
-                validity=Validity(life_s=int(environ.get(LIFE_S) or Validity().life_s)),
+                life_s=int(environ.get(LIFE_S) or 24 * 3600),
                 installation=Path(installation).read_text() if installation else environ.get(INSTALLATION, ""),
-                public_url=environ.get(PUBLIC_URL, ""),
             )
         except (OSError, TokenInvalid, ValueError) as error:
             raise SettingsInvalid(f"the settings for NATS are invalid: {error}") from error

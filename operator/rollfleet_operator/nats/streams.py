@@ -27,27 +27,32 @@ class JetStreamOff(NatsUnavailable):
     """JetStream is off in the account."""
 
 
-async def provision(account: Connection, job: CollectorJob, kept: Mapping[str, bytes], *, state_bytes: int) -> None:
+async def provision(
+    account: Connection, job: CollectorJob, kept: Mapping[str, bytes], *, state_bytes: int, if_lacking: bool = False
+) -> bool:
     """Create the streams or update them, with the space that they need, and publish the job if it has changed.
 
-    Messages of the job's state in `kept`, by subject, are stored again where NATS has lost them. The state takes at
-    most `state_bytes`.
+    Args:
+        account: The connection to the account of the job.
+        job: The job.
+        kept: Messages of its state by subject; they are stored again where NATS has lost them.
+        state_bytes: The most bytes of its state.
+        if_lacking: Whether to do it only if the streams need more space than they have.
+
+    Returns:
+        Whether they needed more space.
 
     Raises:
         NatsFull: NATS has too little space.
         NatsUnavailable: NATS refused; the text says why.
     """
     batches, state = await _infos(account, job)
-    space = wanted_space(job, batches, state, state_bytes=state_bytes)
-    await _carry_out(account, provisioning(job, kept, space=space))
-
-
-async def lacks_space(account: Connection, job: CollectorJob, *, state_bytes: int) -> bool:
-    """Return whether the streams need more space than they have; see `provision`."""
-    batches, state = await _infos(account, job)
     held = [stream["config"]["max_bytes"] for stream in (batches, state) if stream]
     space = wanted_space(job, batches, state, state_bytes=state_bytes)
-    return [space.batches, space.state] != held
+    lacks = [space.batches, space.state] != held
+    if lacks or not if_lacking:
+        await _carry_out(account, provisioning(job, kept, space=space))
+    return lacks
 
 
 async def deprovision(account: Connection, subjects: Subjects) -> None:

@@ -1,7 +1,6 @@
 """The NATS users of a job: one for each role, with the role's permissions and a limited validity."""
 
 import zlib
-from dataclasses import dataclass
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role, permissions
@@ -13,26 +12,14 @@ from rollfleet_operator.rotation import rotation_s
 SUBSCRIPTIONS = 64  # of one connection; learners and workers need fewer than ten
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validity:
-    """The validity of credentials.
-
-    Attributes:
-        life_s: Seconds from their creation until NATS refuses them.
-        renew_after: Fraction of `life_s` after which they are renewed. The rest is for the kubelet, which takes some
-            minutes to bring them to the pods, and for times without an operator.
-    """
-
-    life_s: int = 24 * 3600
-    renew_after: float = 0.5
-
-
-def issued_at(job: CollectorJob, validity: Validity, now_s: int) -> int:
+def issued_at(job: CollectorJob, life_s: int, now_s: int) -> int:
     """Return when a job's present credentials are issued: at its last renewal, or at its last rotation on request.
 
+    They are renewed after half of their life, `life_s` seconds. The rest is for the kubelet, which takes some minutes
+    to bring them to the pods, and for times without an operator.
     Each job is renewed at times of its own. They follow from its UID, so that an operator that restarts changes none.
     """
-    every_s = max(1, int(validity.life_s * validity.renew_after))
+    every_s = max(1, life_s // 2)
     own_s = zlib.crc32((job.metadata.uid or "").encode()) % every_s
     return max(now_s - (now_s - own_s) % every_s, rotation_s(job, now_s) or 0)
 

@@ -33,11 +33,6 @@ class ReviewGuard:
         api: The API server, over connections of its own. The operator may create TokenReviews and
             SubjectAccessReviews there.
         clock: Returns seconds.
-
-    Example:
-        >>> viewer = await ReviewGuard(api).admit(request)  # doctest: +SKIP
-        >>> await viewer.readable({"team-a", "team-b"})  # doctest: +SKIP
-        {'team-a'}
     """
 
     def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:

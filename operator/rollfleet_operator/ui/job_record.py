@@ -14,9 +14,8 @@ from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.problems import crashed, title
 from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.ui.edits import edit
-from rollfleet_operator.ui.workers import NewestRows, object_rows
+from rollfleet_operator.ui.workers import object_rows, worker_rows
 from rollfleet_operator.verdict import current_run
-from rollfleet_ui.historian import Historian
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened, History, JobPage, JobRow, Moment, WorkerRow
 from rollfleet_ui.rows import SKETCH_POINTS, job_row
@@ -31,16 +30,14 @@ _ENDS: Final = {
 class JobRecord:
     """The record of a job."""
 
-    def __init__(self, manifest: Manifest, rows: NewestRows) -> None:
+    def __init__(self, manifest: Manifest) -> None:
         self._manifest, self._view = manifest, _viewed(manifest)
         self._snapshot: Snapshot | None = None
         self._history = JobHistory()
         self._history.note(self._view.metadata.creation_timestamp.timestamp(), Happened.CREATED, "created")
-        self._rows = rows
         self._spec, self._generation = "", -1
         self._stopped, self._away = True, ""
         self._ran, self._ended = dict[str, Pod](), set[str]()  # pods, by UID
-        self._historian = Historian(self._history)
         self.row = self._new_row()
 
     @property
@@ -71,7 +68,7 @@ class JobRecord:
         return JobPage(
             row=self.row,
             diagnosis=diagnose(self._view),
-            bottleneck="" if self._stopped else self._historian.bottleneck(),
+            bottleneck="" if self._stopped else self._history.bottleneck(),
             status=self._view.status,
             spec=self._spec if is_read else yaml.safe_dump(self._manifest["spec"], sort_keys=False),
             defaulted=defaulted(snapshot.job.spec) if snapshot and is_read else [],
@@ -80,7 +77,7 @@ class JobRecord:
 
     def workers(self) -> list[WorkerRow]:
         """Return the workers and the learner."""
-        return self._rows.of(self._snapshot) if self._snapshot else []
+        return worker_rows(self._snapshot) if self._snapshot else []
 
     def history(self) -> History:
         """Return its series."""
@@ -125,7 +122,7 @@ class JobRecord:
                 ended.append((pod, f"{title(pod)} ended: its pod was deleted", ""))
         for kind, is_learner in ((Happened.LEARNER_ENDED, True), (Happened.WORKER_ENDED, False)):
             found = [(text, detail) for pod, text, detail in ended if (pod.role is Role.LEARNER) == is_learner]
-            self._historian.note_all(snapshot.now_s, kind, found, "workers ended")
+            self._history.note_all(snapshot.now_s, kind, found, "workers ended")
         self._ran = {pod.uid: pod for pod in pods.values() if pod.running and not pod.deleting}
         self._ended = (self._ended | {pod.uid for pod, _, _ in ended}) & pods.keys()
 
@@ -134,7 +131,7 @@ class JobRecord:
         stopped = snapshot.stopped or self._view.status.start_time is None
         if not (stopped and self._stopped):
             suspect_s = snapshot.job.spec.failure.suspect_after_seconds
-            self._historian.look(
+            self._history.look(
                 snapshot.now_s,
                 learner=snapshot.heartbeats.learner,
                 workers=snapshot.heartbeats.workers,

@@ -11,6 +11,7 @@ from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import ApiError
 from rollfleet_operator.nats_port import JobKey
+from rollfleet_ui.source import Viewer
 
 AT_ONCE: Final = 8
 """The most logs that are read at a time: each may take a megabyte of memory."""
@@ -22,25 +23,20 @@ class PodLogs:
     def __init__(self, cache: Cache, connect: Callable[[], kopf.ConnectionInfo]) -> None:
         self._cache, self._connect, self._limit = cache, connect, asyncio.Semaphore(AT_ONCE)
 
-    async def read(self, key: JobKey, process: str, *, previous: bool, tail: int, token: str) -> str:
-        """Return the last `tail` lines of the log of a process, such as `worker 3`; `previous`: of the pod before.
-
-        Raises:
-            PermissionError: The viewer may not read logs of the namespace.
-            LookupError: The pod or its log is missing.
-            OSError: The API server does not answer.
-        """
-        found = [pod for pod in self._cache.pods(key) if pod.process == process]
+    async def read(self, key: str, process: str, *, previous: bool, tail: int, viewer: Viewer) -> str:
+        """Return the last lines of a pod's log, read with the viewer's rights; see `rollfleet_ui.source.Source`."""
+        job = JobKey(*key.split("/"))
+        found = [pod for pod in self._cache.pods(job) if pod.process == process]
         pods = sorted(found, key=lambda pod: (pod.created_s, pod.name))
         if len(pods) < 1 + previous:
             raise LookupError(f"{process} has no {'earlier ' if previous else ''}pod with a log")
         pod = pods[-2 if previous else -1]
         try:
-            async with self._limit, Api(lambda: _as(token, self._connect())) as api:
-                return await api.log(key.namespace, pod.name, container=self._container(key, pod), tail=tail)
+            async with self._limit, Api(lambda: _as(viewer.token or "", self._connect())) as api:
+                return await api.log(job.namespace, pod.name, container=self._container(job, pod), tail=tail)
         except ApiError as error:
             if error.status in (401, 403):
-                raise PermissionError(f"you may not read the log of Pod {key.namespace}/{pod.name}: {error}") from error
+                raise PermissionError(f"you may not read the log of Pod {job.namespace}/{pod.name}: {error}") from error
             if error.status in (400, 404):  # 400: its container has not started
                 raise LookupError(f"there is no log of {process}: {error}") from error
             raise OSError(str(error)) from error

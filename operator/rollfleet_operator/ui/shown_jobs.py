@@ -11,25 +11,16 @@ from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.ui.job_record import JobRecord
 from rollfleet_operator.ui.logs import PodLogs
-from rollfleet_operator.ui.workers import NewestRows
-from rollfleet_ui.source import Viewer
 
 log = logging.getLogger(__name__)
 
 
 class ShownJobs:
-    """The jobs of an operator, as a source of `rollfleet_ui`. For one event loop.
-
-    Example:
-        >>> page = ShownJobs(cache, logs)  # doctest: +SKIP
-        >>> page.update(JobKey("default", "cartpole"), snapshot, status)  # doctest: +SKIP
-        >>> page.jobs()["default/cartpole"].row  # doctest: +SKIP
-    """
+    """The jobs of an operator, as a source of `rollfleet_ui`. For one event loop."""
 
     def __init__(self, cache: Cache, logs: PodLogs) -> None:
-        self._cache, self._logs = cache, logs
+        self._cache, self.logs = cache, logs.read
         self._records: dict[str, JobRecord] = {}
-        self._rows = NewestRows()
 
     def update(self, key: JobKey, snapshot: Snapshot | None = None, status: CollectorJobStatus | None = None) -> None:
         """Take in the newest state of a job; see `JobRecord.update`. A page that fails stops no job."""
@@ -39,7 +30,7 @@ class ShownJobs:
         try:
             record = self._records.get("/".join(key))
             if record is None or record.uid != manifest["metadata"]["uid"]:
-                record = self._records["/".join(key)] = JobRecord(manifest, self._rows)
+                record = self._records["/".join(key)] = JobRecord(manifest)
             record.update(manifest, snapshot, status)
         except ValidationError as error:  # stored before the API server had a rule
             log.debug("%s/%s: not on the page: %s", *key, error)
@@ -53,10 +44,3 @@ class ShownJobs:
     def jobs(self) -> Mapping[str, JobRecord]:
         """Return all jobs; see `rollfleet_ui.source.Source`."""
         return self._records
-
-    async def logs(self, key: str, process: str, *, previous: bool, tail: int, viewer: Viewer) -> str:
-        """Return the last lines of a pod's log, read with the viewer's rights."""
-        namespace, _, name = key.partition("/")
-        return await self._logs.read(
-            JobKey(namespace, name), process, previous=previous, tail=tail, token=viewer.token or ""
-        )

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 
 from rollfleet_api.messages import WorkerStatus
 from rollfleet_api.permissions import Role
@@ -16,20 +17,7 @@ from rollfleet_ui.model import ObjectRow, WorkerRow
 from rollfleet_ui.rows import learner_row, worker_row
 
 
-class NewestRows:
-    """The rows of the one snapshot that was asked for last: those of 65,536 workers take seconds, and 86 MiB."""
-
-    def __init__(self) -> None:
-        self._snapshot: Snapshot | None = None
-        self._rows: list[WorkerRow] = []
-
-    def of(self, snapshot: Snapshot) -> list[WorkerRow]:
-        """Return the rows of `worker_rows`."""
-        if snapshot is not self._snapshot:
-            self._snapshot, self._rows = snapshot, worker_rows(snapshot)
-        return self._rows
-
-
+@lru_cache(maxsize=1)  # those of 65,536 workers take seconds, and 86 MiB
 def worker_rows(snapshot: Snapshot) -> list[WorkerRow]:
     """Return a row for each worker by index, then those of evaluation workers, then the learner's."""
     beats, learner = snapshot.heartbeats.workers, snapshot.heartbeats.learner

@@ -180,9 +180,11 @@ def fetch(
     found = copy(_jobs(context, namespace, kubeconfig), job, folder, context=context)
     for name, there in found.items():
         if not there:
-            typer.echo(f"{name!r} was deleted or changed while it was read: fetch it again", err=True)
+            typer.echo(f"{name!r} was deleted or changed while it was read, or cannot be read", err=True)
     count = sum(found.values())
     typer.echo(f"{count} file{'s' * (count != 1)} in {folder}")
+    if count < len(found):
+        typer.echo("fetch them again into another folder, with --to", err=True)
     raise typer.Exit(int(count < len(found)))
 
 

@@ -40,15 +40,9 @@ async def show_cluster(
     context: str | None,
     kubeconfig: Path | None,
 ) -> int:
-    """Serve the operator's page on this machine until cancelled.
+    """Serve the operator's page on this machine until cancelled. `show` takes the line with its URL.
 
-    Args:
-        show: Takes the line with the URL.
-        namespace: The namespace of the operator. None: `NAMESPACE`.
-        port: The port of the page; 0: a free one.
-        token: The bearer token for the operator. None: that of the kubeconfig's user.
-        context: The kubeconfig's context. None: the current one.
-        kubeconfig: The file. None: `KUBECONFIG`, or `~/.kube/config`.
+    Port 0 is a free one; None is the default of `rollfleet ui`.
 
     Raises:
         ClusterError: The operator cannot be reached, or does not accept the user.
@@ -69,11 +63,7 @@ async def show_cluster(
 
 
 def bearer(api: ClusterApi, token: str | None = None) -> Callable[[], str]:
-    """Return how to get the `Authorization` of a kubeconfig's user, renewed when it has expired.
-
-    Args:
-        api: The client of the cluster.
-        token: A token instead of the kubeconfig's.
+    """Return how to get the `Authorization` of a kubeconfig's user, renewed when it has expired; or that of `token`.
 
     Raises:
         ClusterError: The kubeconfig has no token: the operator cannot check a certificate.
@@ -97,15 +87,7 @@ def bearer(api: ClusterApi, token: str | None = None) -> Callable[[], str]:
 
 
 class OperatorPort:
-    """The page's port of the operator that leads. Only that one listens; another pod may lead later.
-
-    Args:
-        api: The client of the cluster.
-
-    Example:
-        >>> async with OperatorPort(ClusterApi(), "rollfleet") as port:  # doctest: +SKIP
-        ...     answer = await port.get("/api/v1/jobs", {"Authorization": "Bearer ..."})
-    """
+    """The page's port of the operator that leads. Only that one listens; another pod may lead later."""
 
     def __init__(self, api: ClusterApi, namespace: str) -> None:
         self._api, self._namespace = api, namespace
@@ -113,13 +95,11 @@ class OperatorPort:
         self._opening = asyncio.Lock()
 
     async def __aenter__(self) -> "OperatorPort":
-        """Return itself."""
         skipped = ("Accept-Encoding", "User-Agent")  # the browser decides
         self._session = aiohttp.ClientSession(timeout=TIMEOUT, auto_decompress=False, skip_auto_headers=skipped)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close all connections."""
         await self._session.close()
         if self._tunnel:
             self._tunnel.close()

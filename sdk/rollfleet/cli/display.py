@@ -17,11 +17,7 @@ PLAIN_EVERY_S = 5.0
 
 
 class Display:
-    """Shows a run on a console.
-
-    Args:
-        console: The output. Lines of child processes and events appear above the live table.
-    """
+    """Shows a run on a console. Lines of child processes and events appear above the live table."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

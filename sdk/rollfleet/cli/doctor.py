@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any
 
 from rollfleet.cluster.jobs import Jobs
 from rollfleet.errors import ClusterError, NatsServerMissing
 from rollfleet.nats.embedded_server import find_nats_server
 from rollfleet_api.kubernetes_names import OPERATORS
-
-OLDEST_PYTHON: Final = (3, 11)
 
 
 class Verdict(StrEnum):
@@ -36,7 +34,6 @@ class Finding:
     advice: str = ""
 
     def __str__(self) -> str:
-        """Return one line."""
         return f"{self.verdict:7}{self.part:14}{self.found}{f'; {self.advice}' if self.advice else ''}"
 
 
@@ -48,16 +45,16 @@ def findings(connect: Callable[[], Jobs]) -> Iterator[Finding]:
     yield _nats_server()
     try:
         jobs = connect()
+        found = f"{jobs.api.version()}, {jobs.api.client.configuration.host}"
     except ClusterError as error:
         yield Finding("cluster", Verdict.ABSENT, str(error), "`rollfleet run` needs none")
         return
+    yield Finding("cluster", Verdict.OK, found)
     yield from _cluster(jobs)
 
 
 def _python() -> Finding:
     found = f"{platform.python_version()} on {platform.system()}, {sys.executable}"
-    if sys.version_info < OLDEST_PYTHON:
-        return Finding("Python", Verdict.WRONG, found, "install Python 3.11 or newer")
     if platform.system() == "Windows":
         return Finding("Python", Verdict.WRONG, found, "run Rollfleet inside WSL2")
     return Finding("Python", Verdict.OK, found)
@@ -96,11 +93,6 @@ def _nats_server() -> Finding:
 
 
 def _cluster(jobs: Jobs) -> Iterator[Finding]:
-    try:
-        yield Finding("cluster", Verdict.OK, f"{jobs.api.version()}, {jobs.api.client.configuration.host}")
-    except ClusterError as error:
-        yield Finding("cluster", Verdict.ABSENT, str(error), "`rollfleet run` needs none")
-        return
     try:
         jobs.list()
         yield Finding("access", Verdict.OK, f"you may list CollectorJobs in {jobs.api.namespace}")

@@ -3,11 +3,14 @@
 This needs the rights and the ways of any collector on a cluster: none to create pods, and no log has the files.
 """
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from heapq import nsmallest
+from io import BufferedReader
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -22,7 +25,7 @@ from rollfleet.collector import Collector
 from rollfleet.errors import MessageCorrupt, RollfleetError
 
 PIECE_BYTES: Final = 1 << 17  # in base64 it is a third longer, and a call's result is at most 256 KiB
-LISTED: Final = 1000  # paths in one call's result
+LISTED: Final = 1000  # paths in one call's result, if they fit into `PIECE_BYTES` of JSON
 TIMEOUT_S: Final = 300.0  # of the worker's start
 
 
@@ -33,6 +36,7 @@ class KeptFiles(gymnasium.Env[Any, Any]):
 
     def __init__(self, folder: str) -> None:
         self._folder, self._opened = Path(folder), ExitStack()
+        self._file: BufferedReader | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
         """Begin an episode without an end."""
@@ -47,31 +51,31 @@ class KeptFiles(gymnasium.Env[Any, Any]):
         self._opened.close()
 
     def files(self, after: str) -> list[str]:
-        """Return the paths of files, without links: the next that sort after `after`, at most `LISTED`."""
+        """Return the paths of files, without links: the next that sort after `after`, at most `LISTED` that fit."""
         paths = (os.path.join(folder, name) for folder, _, names in os.walk(self._folder) for name in names)
         files = (path for path in paths if os.path.isfile(path) and not os.path.islink(path))  # no error: it is gone
         names = (Path(path).relative_to(self._folder).as_posix() for path in files)
-        return nsmallest(LISTED, (name for name in names if name > after))
+        listed = nsmallest(LISTED, (name for name in names if name > after))
+        sizes = accumulate(len(json.dumps(name)) + 2 for name in listed)
+        return [name for name, size in zip(listed, sizes, strict=True) if size <= PIECE_BYTES]
 
     def read(self, name: str, offset: int) -> NDArray[np.uint8] | None:
         """Return the next bytes of a file, uint8 `[n]`; at its end, fewer than `PIECE_BYTES`.
 
-        None: it is gone, or changed since its first bytes were read.
+        None: it is gone, cannot be read, or changed since its first bytes were read.
         """
-        if offset == 0:  # it stays open until its end: a new file of its name is another one
-            self.close()
-            try:
+        try:
+            if offset == 0:  # it stays open until its end: a new file of its name is another one
+                self.close()
                 self._file = self._opened.enter_context((self._folder / name).open("rb"))
-            except FileNotFoundError:
+                self._begun = _state(self._file)
+            if self._file is None:  # an earlier incarnation has read the first bytes
                 return None
-            self._begun = self._state()
-        self._file.seek(offset)
-        piece = np.frombuffer(self._file.read(PIECE_BYTES), np.uint8)
-        return piece if self._state() == self._begun else None
-
-    def _state(self) -> tuple[int, int]:
-        found = os.fstat(self._file.fileno())
-        return found.st_size, found.st_mtime_ns
+            self._file.seek(offset)
+            piece = np.frombuffer(self._file.read(PIECE_BYTES), np.uint8)
+            return piece if _state(self._file) == self._begun else None
+        except OSError:
+            return None
 
 
 def fetch(jobs: Jobs, job: str, to: Path, *, context: str | None) -> dict[str, bool]:
@@ -85,33 +89,35 @@ def fetch(jobs: Jobs, job: str, to: Path, *, context: str | None) -> dict[str, b
     seen = jobs.get(job)
     if claim_of(seen) is None:
         raise RollfleetError(f"{seen.key} keeps no files: submit it with `--keep 1Gi`")
-    if to.exists():
+    if os.path.lexists(to):
         raise RollfleetError(f"{to} exists: name another folder, `--to FOLDER`")
     image, namespace = (seen.spec.model_extra or {}).get("image"), seen.metadata.namespace
     place = Cluster(namespace=namespace, context=context, image=image, template=reader(seen), timeout_s=TIMEOUT_S)
     folder = {"folder": FOLDER}
-    with Collector(KeptFiles, env_kwargs=folder, frames_per_batch=1, workers=1, cluster=place) as collector:
-        return copy(collector, to)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix=f".{to.name}-", dir=to.parent) as scratch,
+        Collector(KeptFiles, env_kwargs=folder, frames_per_batch=1, workers=1, cluster=place) as collector,
+    ):
+        return copy(collector, Path(scratch), to)
 
 
-def copy(collector: Collector, to: Path) -> dict[str, bool]:
-    """Copy the files of the worker's `KeptFiles` to a folder, which appears when all are there.
+def copy(collector: Collector, scratch: Path, to: Path) -> dict[str, bool]:
+    """Copy the files of the worker's `KeptFiles` into `scratch`, and rename them to the folder `to` when all are there.
 
     Returns:
-        Whether each file is there, by its path. False: it was deleted or changed meanwhile.
+        Whether each file is there, by its path. False: it was deleted or changed meanwhile, or cannot be read.
 
     Raises:
         MessageCorrupt: The worker names a file outside of its folder, or answers with other types.
     """
-    to.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{to.name}-", dir=to.parent) as scratch:
-        new = Path(scratch, "files")
-        new.mkdir()
-        try:
-            found = {name: _copied(collector, name, new / name) for name in _names(collector)}
-        except (TypeError, ValueError, LookupError) as error:  # a pod's code is not trusted
-            raise MessageCorrupt(f"the worker's answer is wrong: {error}") from error
-        new.rename(to)
+    new = scratch / "files"
+    new.mkdir()
+    try:
+        found = {name: _copied(collector, name, new / name) for name in _names(collector)}
+    except (TypeError, ValueError, LookupError) as error:  # a pod's code is not trusted
+        raise MessageCorrupt(f"the worker's answer is wrong: {error}") from error
+    new.rename(to)
     return found
 
 
@@ -132,3 +138,8 @@ def _copied(collector: Collector, name: str, to: Path) -> bool:
                 return True
     to.unlink()
     return False
+
+
+def _state(file: BufferedReader) -> tuple[int, int]:
+    found = os.fstat(file.fileno())
+    return found.st_size, found.st_mtime_ns

@@ -13,11 +13,7 @@ DEFAULT_FPS = 30  # of an environment that names none
 
 
 class GifRecorder(VectorWrapper):
-    """Takes a picture of the first environment after each step, until `save`.
-
-    Args:
-        env: The environments; they render arrays.
-    """
+    """Takes a picture of the first environment, which renders arrays, after each step, until `save`."""
 
     def __init__(self, env: VectorEnv) -> None:
         super().__init__(env)

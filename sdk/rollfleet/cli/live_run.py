@@ -19,7 +19,6 @@ from rollfleet_api.reported import reported
 from rollfleet_api.status import CollectorJobStatus, ConditionType
 from rollfleet_api.text import one_line
 from rollfleet_api.views import JobView
-from rollfleet_ui.historian import Historian
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened, History, JobPage, JobRow, Moment, ObjectRow, WorkerRow
 from rollfleet_ui.rows import SKETCH_POINTS, job_row, learner_row, worker_row
@@ -52,11 +51,6 @@ class LiveRun:
 
     Attributes:
         watch: The job's heartbeats, from its call of `listen` on.
-
-    Example:
-        >>> live = LiveRun(job, Path("runs"), print)  # doctest: +SKIP
-        >>> live.watch.listen(link)  # doctest: +SKIP
-        >>> code = await live.until_end(children.run())  # doctest: +SKIP
     """
 
     def __init__(self, job: CollectorJob, runs: Path, warn: Callable[[str], None]) -> None:
@@ -64,7 +58,6 @@ class LiveRun:
         self._started_s = time.time()
         self.folder = _free(runs / job.metadata.name / time.strftime("%Y%m%d-%H%M%S"))
         self._history = JobHistory()
-        self._historian = Historian(self._history)
         self.watch = JobWatch(job)
         self._processes: dict[str, _Process] = {}
         self._last_error = ""
@@ -140,7 +133,7 @@ class LiveRun:
         return JobPage(
             row=self.row,
             diagnosis=diagnosis(view),
-            bottleneck=self._historian.bottleneck(),
+            bottleneck=self._history.bottleneck(),
             status=view.status,
             spec=self._spec,
             defaulted=defaulted(self._job.spec),
@@ -202,7 +195,7 @@ class LiveRun:
             await asyncio.sleep(LOOK_S)
 
     def _look(self) -> None:
-        self._historian.look(
+        self._history.look(
             time.time(),
             learner=self.watch.learner,
             workers=self.watch.workers,

@@ -54,12 +54,8 @@ def running_status(
 ) -> CollectorJobStatus:
     """Return the status of a run that goes on.
 
-    Args:
-        job: The job.
-        learner: The learner's newest heartbeat. None: none has come.
-        workers: The newest heartbeats of workers that run, by index.
-        problem: The reason of a problem and a sentence; None: no problem.
-        frames_per_second: The learner's frames per second.
+    `learner` is its newest heartbeat; None: none has come. `workers` are those of workers that run, by index. A
+    `problem` is a reason and a sentence.
     """
     conditions = []
     if ready(workers) >= job.spec.workers:

@@ -207,6 +207,7 @@ def record(
     environment variables.
     """
     from rollfleet.cli.record_program import main
+    from rollfleet.recording.recorder import record as begin
     from rollfleet_api.quantity import parse_bytes
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -214,7 +215,8 @@ def record(
         segment_bytes = parse_bytes(segment_size)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--segment-size") from None
-    raise typer.Exit(main(job, nats, credentials, to, segment_bytes=segment_bytes, timeout_s=timeout))
+    recorder = begin(job, to, address=nats, credentials=credentials, segment_bytes=segment_bytes, timeout_s=timeout)
+    raise typer.Exit(main(recorder, to))
 
 
 @app.command()

@@ -42,7 +42,7 @@ def play(
         raise JobInvalid("--env and --policy change the job of the checkpoint; write them into the file of --job")
     path, saved = read(policy)
     known = read_job(job) if job else CollectorJob.model_validate(_named(saved["job"], make_env, make_policy))
-    sys.path.insert(0, str(job.resolve().parent if job else Path.cwd()))  # the job's own modules
+    sys.path.append(str(job.resolve().parent if job else Path.cwd()))  # the job's own modules, after installed ones
     try:
         env = _env(known, pictures=gif is not None)
         actor = _policy(known, env, path, saved["parts"])

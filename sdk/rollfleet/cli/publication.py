@@ -2,11 +2,9 @@
 
 import asyncio
 import re
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
-from typing import Final, TypeVar
+from typing import Final
 
 from nats.errors import Error as NatsError
 
@@ -15,11 +13,10 @@ from rollfleet.cli.watch import JobWatch
 from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_state
 from rollfleet.nats.streams import deprovision, own
+from rollfleet.system.background import in_background
 from rollfleet_api.address import Address
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase
-
-T = TypeVar("T")
 
 DELETE_S: Final = 2.0
 LOOK_S: Final = 1.0
@@ -39,7 +36,8 @@ async def published(job: CollectorJob, address: Address, *, delete: bool) -> Asy
     Raises:
         RollfleetError: NATS cannot be reached, or has no space for the job.
     """
-    link = await _in_thread(lambda: Link(address, role=None))
+    # Unlike with `asyncio.to_thread`, a run that is cancelled does not wait for the thread.
+    link = await asyncio.wrap_future(in_background(lambda: Link(address, role=None), "rollfleet-connect"))
     try:
         await asyncio.wrap_future(link.spawn(_publish(link, job)))
         yield link
@@ -96,21 +94,6 @@ def _leave(link: Link, delete: bool) -> None:
         with suppress(Exception):  # the server may be gone already
             link.call(deprovision(link), timeout_s=DELETE_S)
     link.close(flush_timeout_s=1.0)
-
-
-async def _in_thread(function: Callable[[], T]) -> T:
-    """Call a blocking function. Unlike with `asyncio.to_thread`, a cancelled run does not wait for the thread."""
-    result: Future[T] = Future()
-    result.set_running_or_notify_cancel()
-
-    def call() -> None:
-        try:
-            result.set_result(function())
-        except BaseException as error:
-            result.set_exception(error)
-
-    threading.Thread(target=call, daemon=True).start()
-    return await asyncio.wrap_future(result)
 
 
 async def finish(cleaning: Awaitable[object]) -> None:

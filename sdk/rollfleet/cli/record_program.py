@@ -3,36 +3,23 @@
 from pathlib import Path
 
 from rollfleet.cli.stop_signal import StopSignal
-from rollfleet.recording.recorder import record
+from rollfleet.recording.recorder import Recorder
 
 
-def main(
-    job: str | None, nats: str | None, credentials: Path | None, folder: Path, *, segment_bytes: int, timeout_s: float
-) -> int:
-    """Record until the job ends. A second signal ends the program at once; batches of the last seconds are lost.
-
-    Args:
-        job: The job's name; it, `nats` and `credentials` are found as `rollfleet.record` finds them.
-        nats: The NATS server's URL.
-        credentials: A NATS credentials file.
-        folder: The folder for batches.
-        segment_bytes: The maximum size of one file.
-        timeout_s: How long to wait for NATS, and then for the job.
+def main(recorder: Recorder, folder: Path) -> int:
+    """Wait until the job ends. A second signal ends the program at once; batches of the last seconds are lost.
 
     Returns:
         0: the job has ended. 130, 143: Ctrl-C or SIGTERM stopped it; every batch that had arrived is written.
 
     Raises:
-        RollfleetError: The recording could not begin, or could not go on.
+        RollfleetError: The recording could not go on.
         OSError: A file could not be written.
     """
 
     def end_at_once() -> None:
         raise SystemExit(stop.exit_code)
 
-    recorder = record(
-        job, folder, address=nats, credentials=credentials, segment_bytes=segment_bytes, timeout_s=timeout_s
-    )
     stop = StopSignal(lambda: None, end_at_once)  # before it, a signal ends the program
     with recorder:
         print(f"recording {recorder.job.key} to {folder}", flush=True)

@@ -1,16 +1,15 @@
 """The work behind `rollfleet submit` on a cluster: the learner as a pod of its job, its source, and its output."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rollfleet.cli.error_lines import EXIT_FAILURE
-from rollfleet.cli.validate import importing_from
+from rollfleet.cli.validate import entrypoints, importing_from
 from rollfleet.cluster.jobs import Jobs
 from rollfleet.cluster.sources import Sources
-from rollfleet.errors import JobEnded, JobInvalid
-from rollfleet.transports.hooks import HOOKS
+from rollfleet.errors import ClusterError, JobEnded, JobInvalid
 from rollfleet_api.diagnosis import diagnose
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
@@ -33,14 +32,16 @@ def with_learner(
     """
     data: dict[str, Any] = job.dump()
     sources = Sources()
+    spec = job.spec
+    named = (*entrypoints(spec.env, spec.policy, spec.collect, spec.weights).values(), spec.env.id or "")
     with importing_from(learner.resolve().parent), importing_from(folder):
-        for module in (learner.stem, *_modules(job)):
+        for module in (learner.stem, *(name.partition(":")[0] for name in named if ":" in name)):
             sources.keep(module)
     if sources.files.get(learner.name) != learner.read_text(encoding="utf-8"):
         raise JobInvalid(f"{learner}: Python finds another module `{learner.stem}`, or none: rename the file")
     source = data["spec"].setdefault("source", {"configMap": f"{job.metadata.name}-source"})
-    spec = data["spec"].setdefault("learner", {"template": {}})["template"].setdefault("spec", {})
-    containers = spec.setdefault("containers", [])
+    pod = data["spec"].setdefault("learner", {"template": {}})["template"].setdefault("spec", {})
+    containers = pod.setdefault("containers", [])
     container: dict[str, Any] = containers[0] if containers else {"name": "learner", "workingDir": "/tmp"}
     containers[:1] = [container]
     # -P: files of its working folder hide no module.
@@ -51,8 +52,8 @@ def with_learner(
     if arguments:
         container["args"] = [*arguments]
     if volumes := sources.folders(source["configMap"]):
-        for pod in (spec, data["spec"].setdefault("template", {}).setdefault("spec", {})):
-            pod["volumes"] = [*(pod.get("volumes") or []), *volumes]
+        for each in (pod, data["spec"].setdefault("template", {}).setdefault("spec", {})):
+            each["volumes"] = [*(each.get("volumes") or []), *volumes]
     return job.model_copy(update={"spec": parse_job(data, origin="with the learner").spec}), sources
 
 
@@ -63,9 +64,10 @@ def has_ended(job: JobView) -> bool:
 
 
 def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[[str], None]) -> int:
-    """Show a learner's log until the job ends.
+    """Show a learner's log until the job ends; of a learner that ended before it was seen, too.
 
-    `show` takes a line of the log, `explain` the job's state, each time that it changes before the learner runs.
+    `show` takes a line of the log. `explain` takes the job's state, each time that it changes before the learner runs,
+    and the reason why a log cannot be read after the job's end.
 
     Returns:
         The exit code: 0 if the job is complete, 1 if it failed.
@@ -76,34 +78,32 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
     state, followed = "", set[str]()
     while True:
         for seen in jobs.watch(job):
-            found, ended = diagnose(seen), seen.held(ConditionType.COMPLETE)
+            found, complete = diagnose(seen), seen.held(ConditionType.COMPLETE)
+            over = complete or seen.held(ConditionType.FAILED)
+            pods = [pod for pod in jobs.pods(seen) if pod.role == Role.LEARNER and pod.phase != "Pending"]
+            begun = [pod for pod in pods if not (pod.name in followed and (over or pod.finished))]
+            now = f"{seen.key} is {found}"
+            if over and not begun:  # after the learner's last words
+                explain(now)
+                return 0 if complete else EXIT_FAILURE
             # Ignore workers that exit before the learner.
-            if (now := f"{seen.key} is {found}") != state and (ended or found.is_problem or not followed):
+            if now != state and not over and (found.is_problem or not followed):
                 state = now
                 explain(state)
-            if ended:
-                return 0
-            if seen.held(ConditionType.FAILED):
-                return EXIT_FAILURE
-            pods = [pod for pod in jobs.pods(seen) if pod.role == Role.LEARNER]
-            begun = [pod for pod in pods if pod.phase != "Pending" and not (pod.finished and pod.name in followed)]
             for pod in begun:
                 again = pod.name in followed  # its log's stream has ended, and the pod has not: show what comes now
                 followed.add(pod.name)
-                for line in jobs.api.logs(seen.metadata.namespace, pod.name, follow=True, tail=0 if again else None):
-                    show(line)
+                lines = jobs.api.logs(seen.metadata.namespace, pod.name, follow=True, tail=0 if again else None)
+                try:
+                    for line in lines:
+                        show(line)
+                except ClusterError as error:
+                    if not over:
+                        raise
+                    explain(str(error))
                 if again:
                     time.sleep(AGAIN_S)
             if begun:
                 break  # the states of the meantime are past
         else:
             raise JobEnded(f"{job} was deleted")
-
-
-def _modules(job: CollectorJob) -> Iterator[str]:
-    spec = job.spec
-    hooks = (getattr(spec.collect, name) for name in HOOKS)
-    wrappers = (each.entrypoint for each in spec.env.wrappers)
-    for name in (spec.env.entrypoint, spec.env.id, spec.policy.entrypoint, spec.weights.scheme, *wrappers, *hooks):
-        if name and ":" in name:
-            yield name.partition(":")[0]

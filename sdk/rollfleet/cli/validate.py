@@ -88,22 +88,28 @@ def _part(model: type[Part], data: object) -> Part | None:
 def _unknown_names(spec: Mapping[str, object], brings_code: bool) -> Iterator[tuple[str, str]]:
     env, policy = _part(EnvSpec, spec.get("env")), _part(PolicySpec, spec.get("policy"))
     collect, weights = _part(CollectSpec, spec.get("collect")), _part(WeightsSpec, spec.get("weights"))
-    entrypoints: dict[str, str | None] = {}
-    if env:
-        if message := _environment_problem(env, brings_code):
-            yield "spec.env.id", message
-        entrypoints["spec.env.entrypoint"] = env.entrypoint
-        for index, wrapper in enumerate(env.wrappers):
-            entrypoints[f"spec.env.wrappers[{index}].entrypoint"] = wrapper.entrypoint
-    if policy:
-        entrypoints["spec.policy.entrypoint"] = policy.entrypoint
-    if collect:
-        entrypoints |= {f"spec.collect.{to_camel(name)}": getattr(collect, name) for name in HOOKS}
-    if weights:
-        entrypoints["spec.weights.scheme"] = weights.scheme
-    for path, entrypoint in entrypoints.items():
-        if entrypoint is not None and not brings_code and (message := _failure(load, entrypoint)):
+    if env and (message := _environment_problem(env, brings_code)):
+        yield "spec.env.id", message
+    for path, entrypoint in entrypoints(env, policy, collect, weights).items():
+        if not brings_code and (message := _failure(load, entrypoint)):
             yield path, message
+
+
+def entrypoints(
+    env: EnvSpec | None, policy: PolicySpec | None, collect: CollectSpec | None, weights: WeightsSpec | None
+) -> dict[str, str]:
+    """Return the names of code, `module:callable`, in the parts of a job's spec, by their path."""
+    found: dict[str, str | None] = {}
+    if env:
+        found["spec.env.entrypoint"] = env.entrypoint
+        found |= {f"spec.env.wrappers[{index}].entrypoint": each.entrypoint for index, each in enumerate(env.wrappers)}
+    if policy:
+        found["spec.policy.entrypoint"] = policy.entrypoint
+    if collect:
+        found |= {f"spec.collect.{to_camel(name)}": getattr(collect, name) for name in HOOKS}
+    if weights:
+        found["spec.weights.scheme"] = weights.scheme
+    return {path: name for path, name in found.items() if name is not None}
 
 
 def _environment_problem(env: EnvSpec, brings_code: bool) -> str:

@@ -78,12 +78,7 @@ def main(
 ) -> int:
     """Work until the job is complete.
 
-    Args:
-        address: The job's address.
-        index: The worker's index in the job.
-        evaluation: Whether it is an evaluation worker.
-        threads: Threads of torch; 0: one for each CPU.
-        timeout_s: How long to wait for NATS, and then for the job.
+    `threads` are torch's; 0: one for each CPU. `timeout_s` is how long to wait for NATS, and then for the job.
 
     Returns:
         0: the learner has completed the job. 1: an error; a restart may help. 2: an error that a restart would
@@ -106,12 +101,9 @@ def main(
             time.sleep(JOB_CHECK_S)
         torch.set_num_threads(threads or available_cpus())
         return _work(link, job, index, job.spec.evaluation if evaluation else None, sigterm)
-    except WorkerReplaced as error:
-        log.error("%s", error)
-        return EXIT_REPLACED
     except (ConnectionFailed, JobNotFound, JobEnded, Timeout) as error:
         log.error("%s", error)
-        return EXIT_GONE
+        return EXIT_REPLACED if isinstance(error, WorkerReplaced) else EXIT_GONE
     except Terminated:
         return EXIT_TERMINATED
     finally:

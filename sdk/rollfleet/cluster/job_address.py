@@ -55,11 +55,6 @@ class JobAddress:
         JobNotFound: The cluster has no such job.
         ClusterError: A right is missing, or the operator has not created the Secret in time.
         ConnectionFailed: NATS neither answers from here nor is the chart's own.
-
-    Example:
-        >>> found = JobAddress(ClusterApi(), "team-a", "cartpole", timeout_s=60)  # doctest: +SKIP
-        >>> link = Link(found.address, role=Role.LEARNER)  # doctest: +SKIP
-        >>> found.close()  # doctest: +SKIP
     """
 
     def __init__(

@@ -43,17 +43,16 @@ class LogLine:
     Attributes:
         worker: The worker's index. None: the learner, or an evaluation worker.
         text: The line, without its end.
-        process: The process in words, such as `evaluation worker 0`; empty: `worker` names it.
+        process: The process in words, such as `evaluation worker 0`.
     """
 
     worker: int | None
     text: str
-    process: str = ""
+    process: str
 
     def __str__(self) -> str:
         """Return the line with its process, as `rollfleet run` shows it."""
-        named = "learner" if self.worker is None else f"worker {self.worker}"
-        return f"[{self.process or named}] {self.text}"
+        return f"[{self.process}] {self.text}"
 
 
 class Jobs:
@@ -347,31 +346,20 @@ def _merged(sources: Sequence[Iterator[LogLine]]) -> Iterator[LogLine]:
     if len(sources) == 1:
         yield from sources[0]
         return
-    lines: SimpleQueue[LogLine | Exception | None] = SimpleQueue()
+    lines: SimpleQueue[LogLine | None] = SimpleQueue()
     abandoned = threading.Event()
 
     def read(source: Iterator[LogLine]) -> None:
-        try:
-            for line in source:
-                if abandoned.is_set():
-                    return
-                lines.put(line)
-        except ClusterError as error:
-            lines.put(error)
-        else:
-            lines.put(None)
+        for line in source:
+            if abandoned.is_set():
+                return
+            lines.put(line)
+        lines.put(None)
 
     for source in sources:
         threading.Thread(target=read, args=(source,), name="rollfleet-log", daemon=True).start()
-    ended = 0
     try:
-        while ended < len(sources):
-            line = lines.get()
-            if isinstance(line, Exception):
-                raise line
-            if line is None:
-                ended += 1
-            else:
-                yield line
+        for _ in sources:
+            yield from iter(lines.get, None)  # until one of them has ended
     finally:
         abandoned.set()

@@ -77,7 +77,6 @@ class Cluster:
     learner_timeout_s: int = 600
 
     def __post_init__(self) -> None:
-        """Check the values."""
         for name, kind in _TYPES.items():
             if (value := plain(getattr(self, name))) is not None:
                 number = kind is Quantity and type(value) in (int, float)

@@ -36,18 +36,13 @@ _RARELY_MENDED: Final = frozenset(
         "TemplateInvalid",
     )
 )
-_LOOK_S: Final = 5.0
-_RETRY_S: Final = 1.0
+_LOOK_S: Final = 1.0
+_UNSEEN_S: Final = 5.0
 _IN_POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class Submission:
     """A new job on a cluster, with the source of its code. Its workers are this program's: see `Elastic`.
-
-    Args:
-        job: The job; its namespace is set here.
-        sources: The modules that it needs.
-        cluster: The settings of the workers on the cluster.
 
     Attributes:
         jobs: The jobs of the namespace.
@@ -56,13 +51,6 @@ class Submission:
     Raises:
         ClusterError: The cluster refuses it, or cannot be reached.
         JobInvalid: The modules are larger than a ConfigMap.
-
-    Example:
-        >>> submission = Submission(job, sources, Cluster(namespace="team-a"))  # doctest: +SKIP
-        >>> submission.wait()  # doctest: +SKIP
-        >>> submission.add_workers(2)  # doctest: +SKIP
-        [4, 5]
-        >>> submission.end()  # doctest: +SKIP
     """
 
     def __init__(self, job: CollectorJob, sources: Sources, cluster: Cluster) -> None:
@@ -98,7 +86,7 @@ class Submission:
                 if not _passes(error) or time.monotonic() - began_s > self._cluster.timeout_s:
                     raise
                 self._show(str(error))
-                time.sleep(_RETRY_S)
+                time.sleep(_LOOK_S)
                 continue
             found, now_s = diagnose(view), time.monotonic()
             if found.reason != problem:
@@ -108,7 +96,7 @@ class Submission:
                 self._show(counted, last=True)
                 return
             why = str(found) if found.is_problem else found.message
-            if found.reason != UNSEEN or now_s - problem_s > _LOOK_S:  # at first no operator has seen it
+            if found.reason != UNSEEN or now_s - problem_s > _UNSEEN_S:  # at first no operator has seen it
                 self._show(f"{counted}: {why}")
             if view.held(ConditionType.FAILED):
                 # The advice is about edits, and this job is about to be deleted.
@@ -118,7 +106,7 @@ class Submission:
             left_s = began_s + self._cluster.timeout_s - now_s
             if left_s <= 0:
                 raise self._not_started(found)
-            self._wait_for_change(min(left_s, _LOOK_S))
+            time.sleep(min(left_s, _LOOK_S))
 
     def add_workers(self, count: int) -> list[int]:
         """See `Elastic`."""
@@ -148,17 +136,6 @@ class Submission:
             return
         except ClusterError as error:
             log.warning("%s is left on the cluster: %s; delete it later: `rollfleet delete`", self.job.key, error)
-
-    def _wait_for_change(self, timeout_s: float) -> None:
-        views = self.jobs.watch(self.job.key, timeout_s=timeout_s)
-        try:
-            next(views, None)
-            next(views, None)
-        except JobNotFound:
-            return  # `wait` reports it
-        except ClusterError as error:
-            if not _passes(error):
-                raise
 
     def _not_started(self, found: Diagnosis) -> ClusterError:
         return ClusterError(f"the workers of {self.job.key} do not start: {found}", 0, found.reason or "NotReady")

@@ -20,26 +20,17 @@ _DATA: Final = b"\0"
 
 
 class Tunnel:
-    """A listening socket on the loopback interface. Each connection to it gets a new stream to a pod.
+    """A listening socket on the loopback interface. Each connection to it gets a new stream to a port of a pod.
+
+    Any of the pods will do: the first one that answers is taken.
 
     A stream that breaks closes its connection: the client connects again, and gets another stream.
-
-    Args:
-        api: The client of the cluster.
-        namespace: The namespace of the pods.
-        pods: The pods; any of them will do. The first one that answers is taken.
-        port: The port in the pods.
 
     Attributes:
         port: The port of this machine.
 
     Raises:
         ClusterError: No pod can be reached, or the user may not forward its port.
-
-    Example:
-        >>> tunnel = Tunnel(ClusterApi(), "rollfleet", ["rollfleet-nats-0"], 4222)  # doctest: +SKIP
-        >>> socket.create_connection(("127.0.0.1", tunnel.port))  # doctest: +SKIP
-        >>> tunnel.close()  # doctest: +SKIP
     """
 
     def __init__(self, api: ClusterApi, namespace: str, pods: Sequence[str], port: int) -> None:

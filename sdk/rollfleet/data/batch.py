@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from rollfleet.data.tensor_memory import copy_all, indexable
-from rollfleet.data.tensor_tree import UNEVEN, Structure, rebuild
+from rollfleet.data.tensor_tree import UNEVEN, Structure, nested, rebuild
 from rollfleet.errors import JobInvalid, MessageCorrupt
 from rollfleet_api.collection import CatResults
 
@@ -37,17 +37,20 @@ NO_TRAJECTORY = -1
 RESERVED = ("action", "next", "reward", "done", "terminated", "truncated", "collector", "step_count", "is_init")
 """The root keys of a batch, apart from observations, the policy's outputs and its hidden state."""
 
-_FIXED: dict[Key, tuple[torch.dtype, int]] = {  # dtype and number of dimensions, in every fragment
-    REWARD: (torch.float32, 3),
-    TERMINATED: (torch.bool, 3),
-    TRUNCATED: (torch.bool, 3),
-    TRAJECTORY: (torch.int64, 2),
+Layout: TypeAlias = Mapping[Key, tuple[torch.dtype, tuple[int, ...]]]
+"""The dtype and the shape in one frame of values."""
+
+FIXED: Layout = {  # in every fragment of Gymnasium's environments
+    REWARD: (torch.float32, (1,)),
+    TERMINATED: (torch.bool, (1,)),
+    TRUNCATED: (torch.bool, (1,)),
+    TRAJECTORY: (torch.int64, ()),
 }
-_OPTIONAL: dict[Key, tuple[torch.dtype, int]] = {
-    VERSION: (torch.int64, 2),
-    MASK: (torch.bool, 2),
-    STEP_COUNT: (torch.int64, 3),
-    IS_INIT: (torch.bool, 3),
+OPTIONAL: Layout = {
+    VERSION: (torch.int64, ()),
+    MASK: (torch.bool, ()),
+    STEP_COUNT: (torch.int64, (1,)),
+    IS_INIT: (torch.bool, (1,)),
 }
 
 
@@ -88,24 +91,16 @@ class Fragment:
 
 
 def to_batch(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = torch.empty_like) -> "TensorDict":
-    """Expand to a TensorDict [envs, T], dimensions named (None, "time"), in TorchRL's layout. See `expanded`."""
-    from tensordict import TensorDict
+    """Expand to a TensorDict [envs, T], dimensions named (None, "time"), in TorchRL's layout.
 
-    flat = expanded(fragment, empty_like=empty_like)
-    if fragment.structure is not None:
-        return rebuild(flat, fragment.structure)
-    return TensorDict(nested(flat), batch_size=flat[TRAJECTORY].shape, names=[None, "time"])
-
-
-def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = torch.empty_like) -> dict[Key, Tensor]:
-    """Return all values of a batch, [envs, T, ...] by key.
-
-    They share memory with `fragment.steps`; rebuilt values are new. `empty_like` allocates next observations.
+    Its values share memory with `fragment.steps`; rebuilt values are new. `empty_like` allocates next observations.
 
     Raises:
         MessageCorrupt: Shapes, dtypes or counts disagree. All are checked before use: a hostile peer may have sent
             them.
     """
+    from tensordict import TensorDict
+
     _check_size(fragment)
     steps, mask = fragment.steps, fragment.steps.get(MASK)
     if fragment.structure is None:
@@ -119,7 +114,7 @@ def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
     for key, final in fragment.final.items():
         flat[("next", *key)] = _next(key, steps[key], final, ends, count, mask, empty_like)
     if fragment.structure is not None:
-        return flat
+        return rebuild(flat, fragment.structure)
     flat[("next", "done")] = done
     for name in ("done", "terminated", "truncated"):
         flat[(name,)] = torch.zeros_like(done)
@@ -129,7 +124,7 @@ def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
         flat[("next", *STEP_COUNT)] = steps[STEP_COUNT] + (1 if mask is None else mask.unsqueeze(-1).long())
     if IS_INIT in flat:
         flat[("next", *IS_INIT)] = torch.zeros_like(done)
-    return flat
+    return TensorDict(nested(flat), batch_size=flat[TRAJECTORY].shape, names=[None, "time"])
 
 
 def compact(fragment: Fragment) -> Fragment:
@@ -152,26 +147,6 @@ def _trajectory_ends(trajectories: Tensor) -> Tensor:
     ends = torch.ones_like(trajectories, dtype=torch.bool)
     ends[:, :-1] = trajectories[:, 1:] != trajectories[:, :-1]
     return ends
-
-
-def nested(flat: Mapping[Key, Tensor]) -> dict[str, Any]:
-    """Return nested dicts, one level for each part of a key.
-
-    Raises:
-        MessageCorrupt: A key is a tensor and a group of tensors at once.
-    """
-    root: dict[str, Any] = {}
-    for key, value in flat.items():
-        group = root
-        for name in key[:-1]:
-            inner = group.setdefault(name, {})
-            if not isinstance(inner, dict):
-                raise MessageCorrupt(f"key {key} lies inside {name!r}, which is a tensor")
-            group = inner
-        if key[-1] in group:
-            raise MessageCorrupt(f"key {key} is a tensor and a group of tensors at once")
-        group[key[-1]] = value
-    return root
 
 
 def _row_ends(done: Tensor, mask: Tensor | None) -> Tensor:
@@ -215,7 +190,7 @@ def _check_size(fragment: Fragment) -> None:
 
 def _check_layout(fragment: Fragment) -> None:
     steps, final = fragment.steps, fragment.final.keys()
-    for key in _FIXED:
+    for key in FIXED:
         if key not in steps:
             raise MessageCorrupt(f"a fragment without {key}")
     if not any(key[:1] == ACTION for key in steps):
@@ -223,13 +198,11 @@ def _check_layout(fragment: Fragment) -> None:
     if not final or any(key[:1] in (("next",), ("collector",), ACTION) for key in final):
         raise MessageCorrupt(f"final observations for {sorted(final)}; expected those of the observations")
     envs, time = steps[TRAJECTORY].shape
-    for key, (dtype, ndim) in {**_FIXED, **_OPTIONAL}.items():
-        if key not in steps:
-            continue
-        value = steps[key]
-        if value.dtype != dtype or value.ndim != ndim or value.numel() != envs * time:
-            shape = [envs, time, 1][:ndim]
-            raise MessageCorrupt(f"{key} is {value.dtype} {tuple(value.shape)}; expected {dtype} {shape}")
+    for key, (dtype, shape) in {**FIXED, **OPTIONAL}.items():
+        value = steps.get(key)
+        if value is not None and (value.dtype != dtype or value.shape != (envs, time, *shape)):
+            expected = f"{dtype} {[envs, time, *shape]}"
+            raise MessageCorrupt(f"{key} is {value.dtype} {tuple(value.shape)}; expected {expected}")
 
 
 def _next(
@@ -269,7 +242,6 @@ def pad(batch: "TensorDict", time: int) -> "TensorDict":
     if own == time and MASK in batch.keys(True):
         return batch
     padded = batch.new_zeros(envs, time)
-    padded.names = batch.names
     padded[:, :own] = batch
     padded[TRAJECTORY][:, own:] = NO_TRAJECTORY
     mask = torch.zeros(envs, time, dtype=torch.bool, device=batch[TRAJECTORY].device)

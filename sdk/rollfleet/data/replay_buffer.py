@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from rollfleet.arguments import shown, whole_number
-from rollfleet.data.batch import Key, nested
+from rollfleet.data.batch import Key
 from rollfleet.data.splitting import frames_of
+from rollfleet.data.tensor_tree import nested
 from rollfleet.errors import JobInvalid
 from rollfleet.system.devices import Device, device_of
 

@@ -1,6 +1,5 @@
 """Batches cut into trajectories."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -59,10 +58,15 @@ def split_trajectories(
         raise JobInvalid(f"batch: expected a TensorDict [..., T], got {shown(batch)}")
     if not isinstance(as_nested, bool | torch.layout):
         raise JobInvalid(f"as_nested: expected True, False or a layout of torch, got {shown(as_nested)}")
-    cut = _Cut.of(batch, prefix, trajectory_key, done_key)
-    starts, lengths = cut.starts, cut.lengths
+    if prefix is None:
+        prefix = "collector" if "collector" in batch.keys() else ()  # noqa: SIM118 (iteration is over rows)
+    ids_key = _parts(trajectory_key) if trajectory_key is not None else (*_parts(prefix), "traj_ids")
+    mask_key = (*ids_key[:-1], "mask")
+    flat, starts, lengths = _cut(batch, ids_key, mask_key, ("next", *_parts("done" if done_key is None else done_key)))
     if as_nested is not False:
-        return cut.nested(torch.strided if as_nested is True else as_nested)
+        frames = flat.exclude(mask_key)
+        pieces = [frames[start : start + length] for start, length in torch.stack([starts, lengths], 1).tolist()]
+        return _nested(pieces, torch.strided if as_nested is True else as_nested)
     rows, longest = len(starts), int(lengths.max()) if len(lengths) else 0
     row = torch.repeat_interleave(torch.arange(rows, device=starts.device), lengths)
     column = torch.arange(len(row), device=starts.device) - torch.repeat_interleave(
@@ -75,11 +79,11 @@ def split_trajectories(
         indexable(wide)[row, column] = indexable(value)[taken]
         return wide
 
-    split = cut.flat.apply(spread, batch_size=[rows, longest])
+    split = flat.apply(spread, batch_size=[rows, longest])
     mask = torch.zeros((rows, longest), dtype=torch.bool, device=starts.device)
     mask[row, column] = True
-    split.set(cut.mask_key, mask)
-    split.get(cut.ids_key)[~mask] = NO_TRAJECTORY
+    split.set(mask_key, mask)
+    split.get(ids_key)[~mask] = NO_TRAJECTORY
     split.names = [None, "time"]
     assert isinstance(split, TensorDict)
     return split
@@ -121,72 +125,47 @@ def rows_for(buffer: object, batch: "TensorDict") -> "TensorDict":
     return batch if dims == batch.ndim else batch.flatten(0, batch.ndim - dims)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cut:
-    """The trajectories of a batch.
+def _cut(
+    batch: "TensorDict", ids_key: tuple[str, ...], mask_key: tuple[str, ...], done_key: tuple[str, ...]
+) -> "tuple[TensorDict, Tensor, Tensor]":
+    """Find the trajectories of a batch `[..., T]`.
 
-    Attributes:
-        flat: All frames in one dimension, with their ids.
-        starts: The first frame of each trajectory, int64 [trajectories].
-        lengths: Their lengths, int64 [trajectories].
+    Returns:
+        All frames in one dimension, with their ids; the first frame of each trajectory and its length, int64
+        [trajectories].
     """
+    flat, steps = _flat(batch), batch.shape[-1]
+    known, mask = flat.get(ids_key, None), flat.get(mask_key, None)
+    if known is not None:
+        begins = torch.ones_like(known, dtype=torch.bool)
+        begins[1:] = known[1:] != known[:-1]
+    else:
+        begins = _after(flat, done_key, ids_key)
+    if steps:
+        begins[::steps] = True
+    if mask is not None:
+        begins[1:] |= mask[1:] != mask[:-1]
+    if known is None:
+        known = begins.cumsum(0) - 1
+        flat = flat.copy().set(ids_key, known)
+    starts = begins.nonzero().squeeze(1)
+    lengths = torch.cat([starts[1:], starts.new_full((min(1, len(starts)),), len(flat))]) - starts
+    real = (known != NO_TRAJECTORY if mask is None else mask)[starts]
+    return flat, starts[real], lengths[real]
 
-    flat: "TensorDict"
-    starts: Tensor
-    lengths: Tensor
-    ids_key: tuple[str, ...]
-    mask_key: tuple[str, ...]
 
-    @classmethod
-    def of(
-        cls,
-        batch: "TensorDict",
-        prefix: NestedKey | None = None,
-        trajectory_key: NestedKey | None = None,
-        done_key: NestedKey | None = None,
-    ) -> "_Cut":
-        """Cut a batch `[..., T]`. See `split_trajectories`."""
-        if prefix is None:
-            prefix = "collector" if "collector" in batch.keys() else ()  # noqa: SIM118 (iteration is over rows)
-        ids_key = _parts(trajectory_key) if trajectory_key is not None else (*_parts(prefix), "traj_ids")
-        mask_key = (*ids_key[:-1], "mask")
-        flat, steps = _flat(batch), batch.shape[-1]
-        known, mask = flat.get(ids_key, None), flat.get(mask_key, None)
-        if known is not None:
-            begins = torch.ones_like(known, dtype=torch.bool)
-            begins[1:] = known[1:] != known[:-1]
-        else:
-            begins = _after(flat, ("next", *_parts("done" if done_key is None else done_key)), ids_key)
-        if steps:
-            begins[::steps] = True
-        if mask is not None:
-            begins[1:] |= mask[1:] != mask[:-1]
-        if known is None:
-            known = begins.cumsum(0) - 1
-            flat = flat.copy().set(ids_key, known)
-        starts = begins.nonzero().squeeze(1)
-        lengths = torch.cat([starts[1:], starts.new_full((min(1, len(starts)),), len(flat))]) - starts
-        real = (known != NO_TRAJECTORY if mask is None else mask)[starts]
-        return cls(flat=flat, starts=starts[real], lengths=lengths[real], ids_key=ids_key, mask_key=mask_key)
+def _nested(pieces: list[Any], layout: torch.layout) -> "TensorDict":
+    """Return trajectories, each `[frames]`, as nested tensors, `[trajectories, -1]`."""
+    if not pieces:
+        raise JobInvalid("a batch without frames has no nested tensors; remove `as_nested`")
 
-    def pieces(self) -> "list[TensorDict]":
-        """Return the trajectories, each `[frames]`."""
-        ends = zip(self.starts.tolist(), self.lengths.tolist(), strict=True)
-        return [self.flat[start : start + length] for start, length in ends]
+    def nest(*values: Tensor) -> Tensor:
+        return torch.nested.nested_tensor(list(values), layout=layout, device=values[0].device)
 
-    def nested(self, layout: torch.layout) -> "TensorDict":
-        """Return the trajectories as nested tensors, `[trajectories, -1]`."""
-        pieces: list[Any] = [piece.exclude(self.mask_key) for piece in self.pieces()]
-        if not pieces:
-            raise JobInvalid("a batch without frames has no nested tensors; remove `as_nested`")
-
-        def nest(*values: Tensor) -> Tensor:
-            return torch.nested.nested_tensor(list(values), layout=layout, device=values[0].device)
-
-        alike = len({len(piece) for piece in pieces}) == 1  # torch then knows the length
-        size = [len(pieces), len(pieces[0]) if alike else -1][: 1 if layout is torch.jagged else 2]
-        nested: TensorDict = pieces[0].apply(nest, *pieces[1:], batch_size=size)
-        return nested
+    alike = len({len(piece) for piece in pieces}) == 1  # torch then knows the length
+    size = [len(pieces), len(pieces[0]) if alike else -1][: 1 if layout is torch.jagged else 2]
+    nested: TensorDict = pieces[0].apply(nest, *pieces[1:], batch_size=size)
+    return nested
 
 
 def _flat(batch: "TensorDict") -> "TensorDict":

@@ -120,10 +120,8 @@ def rebuild(flat: Mapping[Key, Tensor], structure: Structure) -> "TensorDict":
         MessageCorrupt: Tensors and structure do not fit. All is checked before use: a hostile peer may have sent it.
     """
     even = {key: value for key, value in flat.items() if key[0] not in UNEVEN}
-    root: dict[str, Any] = {}
     try:
-        for key, value in even.items():
-            _node(root, key[:-1])[key[-1]] = value
+        root = nested(even)
         for group in structure:
             _node(root, group.path)
         batch_size = next(iter(even.values())).shape[:2]
@@ -146,6 +144,26 @@ def rebuild(flat: Mapping[Key, Tensor], structure: Structure) -> "TensorDict":
         raise MessageCorrupt(f"tensors and their structure do not fit: {error}") from error
     found: TensorDict = batch
     return found
+
+
+def nested(flat: Mapping[Key, Tensor]) -> dict[str, Any]:
+    """Return nested dicts, one level for each part of a key.
+
+    Raises:
+        MessageCorrupt: A key is a tensor and a group of tensors at once.
+    """
+    root: dict[str, Any] = {}
+    for key, value in flat.items():
+        group = root
+        for name in key[:-1]:
+            inner = group.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise MessageCorrupt(f"key {key} lies inside {name!r}, which is a tensor")
+            group = inner
+        if key[-1] in group:
+            raise MessageCorrupt(f"key {key} is a tensor and a group of tensors at once")
+        group[key[-1]] = value
+    return root
 
 
 def _node(root: dict[str, Any], path: Key) -> dict[str, Any]:

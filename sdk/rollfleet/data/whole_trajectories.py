@@ -19,7 +19,6 @@ class WholeTrajectories:
         self._whole: deque[Any] = deque()
 
     def __len__(self) -> int:
-        """Return the number of complete trajectories."""
         return len(self._whole)
 
     def add(self, batch: Any, ended: Tensor) -> None:

@@ -30,11 +30,8 @@ class EnvPoolVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def __init__(self, env_id: str, num_envs: int, kwargs: Mapping[str, object]) -> None:
         """Read the spaces of an environment; no pool is created yet.
 
-        Args:
-            env_id: EnvPool's name of the environment.
-            num_envs: The number of environments.
-            kwargs: Keyword arguments of EnvPool and of the environment. `num_threads` defaults to the number of
-                environments or of available CPUs, whichever is less.
+        `kwargs` are EnvPool's and the environment's. `num_threads` defaults to the number of environments or of
+        available CPUs, whichever is less.
 
         Raises:
             EnvironmentInvalid: EnvPool is not installed, does not know the environment, or refuses the keyword

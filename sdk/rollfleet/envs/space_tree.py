@@ -56,6 +56,15 @@ def array_shape(space: ArraySpace) -> tuple[int, ...]:
     return () if isinstance(space, Discrete) else space.shape
 
 
+def bounds(space: ArraySpace) -> tuple[Any, Any]:
+    """Return the least and the greatest value of each number of an element; infinite where a Box has no bound."""
+    if isinstance(space, Box):
+        return np.where(space.bounded_below, space.low, -np.inf), np.where(space.bounded_above, space.high, np.inf)
+    if isinstance(space, MultiBinary):
+        return np.zeros(space.shape), np.ones(space.shape)
+    return space.start, space.start + (space.n if isinstance(space, Discrete) else space.nvec) - 1
+
+
 def unheld(values: Array, dtype: np.dtype[Any]) -> list[Any]:
     """Return the first of the values that an integer dtype cannot hold: numpy would cut or wrap it. Empty: none.
 

@@ -82,9 +82,7 @@ class TensorEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """See `gymnasium.Env`."""
-        *result, info = self.env.step(self._bridge.actions(action))
-        observation, reward, terminated, truncated = (arrays(each) for each in result)
-        return observation, reward, terminated, truncated, info
+        return arrays(self.env.step(self._bridge.actions(action)))  # type: ignore[no-any-return]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """See `gymnasium.Env`."""
@@ -104,9 +102,7 @@ class TensorVectorEnv(VectorWrapper):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """See `gymnasium.vector.VectorEnv`."""
-        *result, info = self.env.step(self._bridge.actions(actions))
-        observation, reward, terminated, truncated = (arrays(each) for each in result)
-        return observation, reward, terminated, truncated, arrays(info)
+        return arrays(self.env.step(self._bridge.actions(actions)))  # type: ignore[no-any-return]
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None

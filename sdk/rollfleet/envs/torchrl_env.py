@@ -63,7 +63,6 @@ class TorchRLEnv:
         _close(self.base)
 
     def __str__(self) -> str:
-        """Return the name of the environment's class."""
         return type(self.base).__name__
 
 

@@ -1,7 +1,6 @@
 """The learner's iterator over batches of a job, on any transport."""
 
 import weakref
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
@@ -328,16 +327,16 @@ class BatchIterator(IterableDataset[Any]):
         return self._tally.batches
 
     @property
-    def episode_returns(self) -> deque[float]:
+    def episode_returns(self) -> list[float]:
         """Returns of the last 100 episodes that ended in yielded batches."""
         self._calls.check()
-        return self._tally.episode_returns.copy()  # a background fill adds to them
+        return list(self._tally.episode_returns)  # a background fill adds to them
 
     @property
-    def episode_lengths(self) -> deque[int]:
+    def episode_lengths(self) -> list[int]:
         """Lengths of the same episodes, in frames."""
         self._calls.check()
-        return self._tally.episode_lengths.copy()
+        return list(self._tally.episode_lengths)
 
     @property
     def mean_return(self) -> float | None:

@@ -37,14 +37,9 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def fast(policy: object, spaces: tuple[Space, Space], num_envs: int) -> "FastMlp | None":
-    """Return a fast form of a policy, or None.
+    """Return a fast form of a policy for single environments of these spaces, or None.
 
     It exists for an `ActorCritic` of observations that are one array of floats, and actions of a Discrete or Box space.
-
-    Args:
-        policy: The policy.
-        spaces: The observation and the action space of a single environment.
-        num_envs: The number of environments.
     """
     seen, acted = spaces
     if type(policy) is not ActorCritic or not isinstance(seen, Box) or seen.dtype.kind != "f":

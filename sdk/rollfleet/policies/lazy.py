@@ -35,23 +35,17 @@ def initialise(
     """
     if not isinstance(policy, nn.Module) or not is_lazy(policy):
         return
-    if hasattr(observation_space, "zero"):  # a spec of TorchRL
-        with torch.no_grad():
-            policy(observation_space.zero())
-        _check_initialised(policy)
-        return
-    space = copy.deepcopy(supported(observation_space, "observation", "the policy"))
-    space.seed(0)
-    spaces = (space, supported(action_space, "action", "the policy"))
-    actor = Actor(policy, spaces, _ENVS, lambda: np.zeros(_ENVS, np.int64))
-    leaves = zip(*(actor.observations.split(space.sample()) for _ in range(_ENVS)), strict=True)
-    actor.advance(actor.observations.join([np.stack(leaf) for leaf in leaves]))
     with torch.inference_mode(False), torch.no_grad():
-        actor.first()
-    _check_initialised(policy)
-
-
-def _check_initialised(policy: nn.Module) -> None:
+        if hasattr(observation_space, "zero"):  # a spec of TorchRL
+            policy(observation_space.zero())
+        else:
+            space = copy.deepcopy(supported(observation_space, "observation", "the policy"))
+            space.seed(0)
+            spaces = (space, supported(action_space, "action", "the policy"))
+            actor = Actor(policy, spaces, _ENVS, lambda: np.zeros(_ENVS, np.int64))
+            leaves = zip(*(actor.observations.split(space.sample()) for _ in range(_ENVS)), strict=True)
+            actor.advance(actor.observations.join([np.stack(leaf) for leaf in leaves]))
+            actor.first()
     named = (*policy.named_parameters(), *policy.named_buffers())
     if unknown := [name for name, tensor in named if _is_uninitialised(tensor)]:
         raise PolicyInvalid(

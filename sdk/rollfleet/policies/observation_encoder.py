@@ -24,9 +24,9 @@ class ObservationEncoder:
     def __init__(self, space: Space) -> None:
         """Take a `supported` space."""
         self._tree = SpaceTree(space)
-        leaves = list(self._tree.leaves.values())
-        self._encoders: list[Callable[[Tensor, int], Tensor]] = [_encoder(leaf) for leaf in leaves]
-        self.inputs = sum(_width(leaf) for leaf in leaves)
+        encoders = [_encoder(leaf) for leaf in self._tree.leaves.values()]
+        self._encoders = [encode for _, encode in encoders]
+        self.inputs = sum(width for width, _ in encoders)
 
     def __call__(self, observation: Any, leading: int) -> Tensor:
         """Encode an observation with `leading` dimensions before its own; a Dict may be a larger TensorDict."""
@@ -37,16 +37,11 @@ class ObservationEncoder:
         return torch.cat(parts, -1)
 
 
-def _width(space: ArraySpace) -> int:
-    if isinstance(space, Discrete):
-        return int(space.n)
-    return int(space.nvec.sum()) if isinstance(space, MultiDiscrete) else prod(array_shape(space))
-
-
-def _encoder(space: ArraySpace) -> Callable[[Tensor, int], Tensor]:
+def _encoder(space: ArraySpace) -> tuple[int, Callable[[Tensor, int], Tensor]]:
+    """Return the number of values of a leaf, and the function that encodes it."""
     if isinstance(space, Discrete):
         start, n = int(space.start), int(space.n)
-        return lambda observation, leading: F.one_hot(observation - start, n).float()
+        return n, lambda observation, leading: F.one_hot(observation - start, n).float()
     if isinstance(space, MultiDiscrete):
         sizes, starts = space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist()
 
@@ -55,8 +50,8 @@ def _encoder(space: ArraySpace) -> Callable[[Tensor, int], Tensor]:
             each = zip(columns, starts, sizes, strict=True)
             return torch.cat([F.one_hot(column - start, n) for column, start, n in each], -1).float()
 
-        return encode
-    return _flattened
+        return sum(sizes), encode
+    return prod(array_shape(space)), _flattened
 
 
 def _flattened(observation: Tensor, leading: int) -> Tensor:

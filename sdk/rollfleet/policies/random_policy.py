@@ -7,10 +7,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Generator, Tensor
 
-from rollfleet.envs.space_tree import ArraySpace, Space, SpaceTree, array_shape
+from rollfleet.envs.space_tree import ArraySpace, Space, SpaceTree, array_shape, bounds
 from rollfleet.envs.spaces import supported, tensor_dtype
 
 
@@ -72,7 +71,7 @@ class _Uniform:
 
     def __init__(self, space: ArraySpace) -> None:
         self._shape, self._dtype = array_shape(space), tensor_dtype(space)
-        low, high = (torch.from_numpy(np.asarray(bound, np.float64).reshape(-1)) for bound in _bounds(space))
+        low, high = (torch.from_numpy(np.asarray(bound, np.float64).reshape(-1)) for bound in bounds(space))
         self._low, self._high = low, high
         self._integer = not self._dtype.is_floating_point
         low_known, high_known = low.isfinite(), high.isfinite()
@@ -107,17 +106,6 @@ def random_policy(action_space: Any) -> Callable[..., object]:
     from torchrl.modules import RandomPolicy as OfSpec
 
     return OfSpec(None)  # type: ignore[no-any-return]  # the environment draws them
-
-
-def _bounds(space: ArraySpace) -> tuple[object, object]:
-    if isinstance(space, Discrete):
-        return space.start, space.start + space.n - 1
-    if isinstance(space, MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
-    if isinstance(space, MultiBinary):
-        return np.zeros(space.shape), np.ones(space.shape)
-    assert isinstance(space, Box)
-    return (np.where(space.bounded_below, space.low, -np.inf), np.where(space.bounded_above, space.high, np.inf))
 
 
 def _num_envs(observation: Any) -> int:

@@ -71,7 +71,6 @@ class RecurrentCall:
     """A policy with `initial_state(num_envs)`, called as `output, next_state = policy(observation, state)`."""
 
     def __init__(self, policy: Any, num_envs: int) -> None:
-        """Prepare for `num_envs` environments."""
         self._policy, self._num_envs = policy, num_envs
         self._kind: type = dict
         self.next_keys: tuple[Key, ...] = ()

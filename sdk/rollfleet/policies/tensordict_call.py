@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rollfleet.data.batch import IS_INIT, STEP_COUNT, Key, nested
+from rollfleet.data.batch import IS_INIT, STEP_COUNT, Key
 from rollfleet.data.tensor_memory import Array
-from rollfleet.data.tensor_tree import key_of
+from rollfleet.data.tensor_tree import key_of, nested
 from rollfleet.envs.space_tree import SpaceTree, array_shape
 from rollfleet.envs.spaces import observation_keys
 from rollfleet.errors import PolicyInvalid

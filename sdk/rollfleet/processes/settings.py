@@ -62,7 +62,6 @@ class Processes:
     post_collect_hook: "Callable[[TensorDict], object] | str | None" = None
 
     def __post_init__(self) -> None:
-        """Check the values that no field of a job checks."""
         if not isinstance(self.start_method, str) or self.start_method not in START_METHODS:
             raise JobInvalid(
                 f"start_method is one of {', '.join(map(repr, START_METHODS))}, not {shown(self.start_method)}"

@@ -37,14 +37,10 @@ EXIT_S = 5.0  # between the end of a connection and the end of its process
 class Supervisor:
     """Owns the worker processes, and all memory that they share with the learner.
 
-    A transport's finalizer closes it, so it must not refer to the transport.
+    Each may be restarted `max_restarts` times. Faults of evaluation workers are logged, and never reach the learner's
+    loop.
 
-    Args:
-        workload: The work of the workers.
-        method: How to start them.
-        max_restarts: How often each may be restarted.
-        quiet: Whether they ignore warnings.
-        evaluation: Whether they are evaluation workers. Their faults are logged, and never reach the learner's loop.
+    A transport's finalizer closes it, so it must not refer to the transport.
 
     Attributes:
         members: Indices of the workers that were started and not removed.
@@ -171,8 +167,7 @@ class Supervisor:
     def close(self, *, leave_grace_s: float = LEAVE_GRACE_S) -> None:
         """End all workers and release all memory. Closing twice is harmless, and so is closing in a forked process.
 
-        Args:
-            leave_grace_s: How long workers have to end in order, before signals end them.
+        After `leave_grace_s`, in which workers may end in order, signals end them.
         """
         if self._closed or os.getpid() != self._pid:
             return

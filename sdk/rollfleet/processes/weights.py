@@ -51,11 +51,7 @@ class SharedWeights:
     ) -> WeightsLocation:
         """Copy a version into a slot that no worker reads and that is not `in_use`, and publish it.
 
-        Args:
-            version: The learner's number for it.
-            layout: Its form.
-            models: Its tensors.
-            in_use: `data_at` of versions that a worker may read, now or after a restart.
+        `in_use`: `data_at` of versions that a worker may read, now or after a restart.
         """
         nbytes = layout.total_bytes
         list_at, list_bytes = self._list(layout.parameters)
@@ -95,11 +91,9 @@ class SharedWeights:
 
 
 class SharedWeightsInbox:
-    """The worker's end: see `WeightsInbox`.
+    """The worker's end, for a policy of this layout: see `WeightsInbox`.
 
-    Args:
-        layout: The layout of the worker's policy.
-        location: Returns the location of the newest version; None: none has come yet.
+    `location` returns where the newest version is; None: none has come yet.
     """
 
     def __init__(

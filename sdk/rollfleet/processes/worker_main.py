@@ -23,18 +23,13 @@ class WorkerArguments:
     """The arguments of a worker process. Descriptors are numbers that are valid in that process.
 
     Attributes:
-        incarnation: The worker's incarnation, from 0.
-        max_batches_ahead: Batches that may wait for the learner.
         threads: Number of torch's threads.
         quiet: Whether to ignore warnings.
         evaluation: Whether this is an evaluation worker.
         parent: Process with which the worker dies; 0: it notices the learner's end by the connection alone.
-        connection: Socket to the learner.
-        control_block: SharedMemory of the learner's instructions.
-        batches: SharedMemory of batches.
-        crash: SharedMemory that gets the stack if a signal such as SIGSEGV ends the process.
-        weights: SharedMemory of weights.
-        pickled_workload: SharedMemory of the workload; -1: `run` gets the workload itself.
+        connection: Socket to the learner. The descriptors after it are those of `SharedMemory`.
+        crash: It gets the stack if a signal such as SIGSEGV ends the process.
+        pickled_workload: -1: `run` gets the workload itself.
     """
 
     index: int

@@ -44,13 +44,8 @@ class _Slot:
 class ProcessWorkerTransport:
     """See `WorkerTransport`. One thread uses it.
 
-    Args:
-        connection: Socket to the learner; closed with the transport.
-        control_block: The learner's instructions.
-        batches: Memory for batches; the worker grows it.
-        weights: The learner's memory of weights.
-        incarnation: The worker's incarnation, from 0.
-        max_batches_ahead: Batches that may wait for the learner.
+    It grows the memory of batches, of which at most `max_batches_ahead` wait for the learner, and closes its connection
+    to the learner.
 
     Attributes:
         incarnation: The worker's incarnation, from 0.

@@ -2,9 +2,9 @@
 
 import threading
 from concurrent import futures
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import torch
 
@@ -14,6 +14,7 @@ from rollfleet.nats.opening import open_link
 from rollfleet.nats.state import read_job
 from rollfleet.recording.observer import Observer
 from rollfleet.recording.segments import SegmentWriter
+from rollfleet.system.background import in_background
 from rollfleet.wire.chunks import Assembled
 from rollfleet.wire.codec import decode
 from rollfleet.wire.fragment_message import fragment_of, meta_of
@@ -44,15 +45,12 @@ class Recorded:
     corrupt: int
 
 
-class Recorder:
+class Recorder(AbstractContextManager["Recorder"]):
     """Records in the background, until the job ends or it is closed. `Recording` reads the files.
 
-    The next `wait` or `close` raises an error that happened in the background.
+    See `record`, which makes it. It closes its observer.
 
-    Args:
-        observer: Receives the batches. It is closed with the recorder.
-        folder: The recording's folder. Batches are added to an earlier recording of the same job.
-        segment_bytes: Size of the batches of one file at most; a single larger batch has its own.
+    The next `wait` or `close` raises an error that happened in the background.
 
     Attributes:
         job: The job, as it was at the start.
@@ -60,11 +58,6 @@ class Recorder:
     Raises:
         JobInvalid: Another recorder writes into the folder, or it holds batches of another job.
         OSError: The folder cannot be written.
-
-    Example:
-        >>> with rollfleet.record("cartpole", "recording") as recorder:  # doctest: +SKIP
-        ...     recorder.wait()
-        ...     print(recorder.counts().batches)
     """
 
     def __init__(self, observer: Observer, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -72,9 +65,7 @@ class Recorder:
         self._writer = SegmentWriter(folder, self.job, segment_bytes=segment_bytes)
         self._batches = self._frames = self._bytes = 0
         self._stop = threading.Event()
-        self._done: futures.Future[None] = futures.Future()
-        self._thread = threading.Thread(target=self._run, name="rollfleet-record", daemon=True)
-        self._thread.start()
+        self._done = in_background(self._run, "rollfleet-record")
 
     def counts(self) -> Recorded:
         """Return the counters."""
@@ -105,27 +96,16 @@ class Recorder:
         """
         self._stop.set()
         self._observer.close()  # no more arrive while those of before are written
-        self._thread.join()
         self._done.result()
 
-    def __enter__(self) -> Self:
-        """Return self."""
-        return self
-
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def _run(self) -> None:
         try:
-            try:
-                self._record()
-            finally:
-                self._writer.close()
-        except BaseException as error:  # raised at the next call
-            self._done.set_exception(error)
-        else:
-            self._done.set_result(None)
+            self._record()
+        finally:
+            self._writer.close()
 
     def _record(self) -> None:
         while True:

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from rollfleet.arguments import path_of
-from rollfleet.data.batch import join, to_batch
+from rollfleet.data.batch import join
 from rollfleet.errors import JobInvalid
-from rollfleet.recording.segments import Record, Segment, read, segments_in
+from rollfleet.recording.segments import Record, Segment, segments_in
 from rollfleet.system.devices import device_of
 from rollfleet.transports.learner_side import Arrival
 from rollfleet.wire.chunks import Identity
@@ -86,12 +86,11 @@ class Recording:
             before, newest[record.identity.worker] = newest.get(record.identity.worker), record.identity
             return before != record.identity
 
-        for _, run in groupby(read(self._folder), key=lambda segment: segment.recorder):
+        for _, run in groupby(map(Segment.open, segments_in(self._folder)), key=lambda segment: segment.recorder):
             yield filter(new, chain.from_iterable(segment.records for segment in run))
 
     def _arrival(self, record: Record) -> Arrival:
-        identity, fragment = record.identity, record.read()
-        batch: Any = to_batch(fragment)
+        identity, (fragment, batch) = record.identity, record.read()
         return Arrival(
             worker=identity.worker,
             incarnation=identity.incarnation,

@@ -11,28 +11,43 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from rollfleet.data.batch import Fragment
+from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.errors import JobInvalid, MessageCorrupt, RecordingDamaged
 from rollfleet.wire.chunks import Identity
 from rollfleet.wire.codec import Key
 from rollfleet.wire.fragment_message import fragment_of
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import BatchMeta
+from rollfleet_api.messages import BatchMeta, Count
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
 
 SUFFIX, FORMAT = ".safetensors", "1"
 SEGMENT_BATCHES = 1000  # at most: a file's header is read as a whole
 OPEN_S = 5.0  # a batch that has arrived is on disk after this time at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """A batch in a file's metadata."""
+
+    identity: Identity
+    meta: BatchMeta
+    nbytes: Count
+
+
+_ENTRIES: Final = TypeAdapter(list[_Entry])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +67,16 @@ class Record:
     _tensors: Any  # the open file
     _names: list[str]
 
-    def read(self) -> Fragment:
-        """Read the fragment into new memory.
+    def read(self) -> tuple[Fragment, "TensorDict"]:
+        """Read the fragment into new memory, and expand it to its batch.
 
         Raises:
             RecordingDamaged: The file has no such fragment.
         """
         try:
-            return fragment_of(self.meta, {_key(name): self._tensors.get_tensor(name) for name in self._names})
+            tensors = {_key(name): self._tensors.get_tensor(name) for name in self._names}
+            fragment = fragment_of(self.meta, tensors)
+            return fragment, to_batch(fragment)
         except (SafetensorError, MessageCorrupt) as error:
             raise RecordingDamaged(self._file, str(error)) from error
 
@@ -95,14 +112,14 @@ class Segment:
                 raise RecordingDamaged(file, f"it has format {written} of a recording, this rollfleet reads {FORMAT}")
             records = [
                 Record(
-                    identity=Identity(**batch["identity"]),
-                    meta=BatchMeta(**batch["meta"]),
-                    nbytes=int(batch["nbytes"]),
+                    identity=entry.identity,
+                    meta=entry.meta,
+                    nbytes=entry.nbytes,
                     _file=file,
                     _tensors=opened,
                     _names=names[str(number)],
                 )
-                for number, batch in enumerate(json.loads(metadata["batches"]))
+                for number, entry in enumerate(_ENTRIES.validate_json(metadata["batches"]))
             ]
             job = CollectorJob.model_validate_json(metadata["job"])
             return cls(recorder=metadata["recorder"], job=job, records=records)
@@ -111,14 +128,12 @@ class Segment:
 
 
 class SegmentWriter:
-    """Writes batches into a folder, which it locks: no other recorder can write there.
+    """Writes batches into a folder, which it makes and locks: no other recorder can write there.
+
+    A file has at most `segment_bytes` of tensors; a single larger batch has its own.
 
     A file is written when it is full, when its first batch has waited for `OPEN_S`, and by `close`. Written files
     survive the end of this process and of the machine; the batches that wait for the next one do not.
-
-    Args:
-        folder: The folder; it is created if it does not exist.
-        segment_bytes: Size of the tensors of a file at most; a single larger batch has its own.
 
     Raises:
         JobInvalid: Another recorder writes into the folder, or it holds batches of another job.
@@ -200,11 +215,6 @@ class SegmentWriter:
 def segments_in(folder: Path) -> list[Path]:
     """Return the segments in a folder, the oldest first."""
     return sorted(file for file in folder.glob(f"*{SUFFIX}") if file.stem.isdecimal())
-
-
-def read(folder: Path) -> Iterator[Segment]:
-    """Iterate over the segments of a folder."""
-    return map(Segment.open, segments_in(folder))
 
 
 def _name(number: int, key: Key) -> str:

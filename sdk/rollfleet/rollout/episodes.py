@@ -20,7 +20,6 @@ class EpisodeCounts:
     """
 
     def __init__(self, num_envs: int) -> None:
-        """Start an episode in every environment."""
         self.returns: NDArray[np.float64] = np.zeros(num_envs, dtype=np.float64)
         self.lengths: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
         self.ended = 0
@@ -49,41 +48,23 @@ class FinalObservations:
     """True next observations of frames that have no successor in their row, in row-major order."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._rows: list[Sequence[Array]] = []
         self._envs: list[NDArray[np.intp]] = []
-        self._frames: list[NDArray[np.int64]] = []
 
-    def add(self, envs: NDArray[np.intp], frames: NDArray[np.int64] | int, rows: Sequence[Array]) -> None:
-        """Record the observations that came after some frames.
+    def add(self, envs: NDArray[np.intp], rows: Sequence[Array]) -> None:
+        """Record the observations that came after a frame. Frames come in their order.
 
         Args:
             envs: intp [n], the environments.
-            frames: The frame of each: int64 [n], or one number for all.
             rows: One array [n, ...] per leaf. Pass copies: they are kept.
         """
         if len(envs):
             self._rows.append(rows)
             self._envs.append(envs)
-            at = np.full(envs.shape, frames, dtype=np.int64) if isinstance(frames, int) else frames
-            self._frames.append(at)
 
-    def take(self, frames: int) -> list[Array]:
-        """Return and clear the observations after the first `frames` frames, by environment, then frame.
-
-        The remaining ones are renumbered to start behind those frames.
-
-        Returns:
-            One array [n, ...] per leaf; empty if there are no observations.
-        """
+    def sorted(self) -> list[Array]:
+        """Return them by environment, then frame: one array [n, ...] per leaf; no array if there are none."""
         if not self._rows:
             return []
-        envs, at = np.concatenate(self._envs), np.concatenate(self._frames)
-        rows: list[Array] = [np.concatenate(leaf) for leaf in zip(*self._rows, strict=True)]
-        now = at < frames
-        self._rows, self._envs, self._frames = [], [], []
-        if not now.all():
-            self.add(envs[~now], at[~now] - frames, [leaf[~now] for leaf in rows])
-            rows, envs, at = [leaf[now] for leaf in rows], envs[now], at[now]
-        order = np.argsort(envs * frames + at, kind="stable")
-        return [leaf[order] for leaf in rows]
+        order = np.argsort(np.concatenate(self._envs), kind="stable")
+        return [np.concatenate(leaf)[order] for leaf in zip(*self._rows, strict=True)]

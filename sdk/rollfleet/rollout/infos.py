@@ -48,12 +48,9 @@ class Infos:
         return {*self._keys} - self._reported
 
     def write(self, info: Mapping[str, Any], rows: Sequence[Array], envs: NDArray[np.bool_] | None = None) -> None:
-        """Write the values of one step into `rows`: one array [envs, ...] for each of `shapes`.
+        """Write the values of one step's info into `rows`: one array [envs, ...] for each of `shapes`.
 
-        Args:
-            info: The info of a step.
-            rows: The memory.
-            envs: bool [envs], the environments whose values are written; None: all.
+        `envs`: bool [envs], the environments whose values are written; None: all.
 
         Raises:
             EnvironmentInvalid: A value is not a number, or its shape has changed.

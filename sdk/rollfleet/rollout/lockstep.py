@@ -39,9 +39,6 @@ class LockstepStepper:
         episodes.discard(waited)
         self._waiting[...] = False
 
-    def resize(self, steps: int) -> None:
-        """See `Stepper`. No frames are kept between fragments, so nothing depends on T."""
-
     def collect(
         self,
         into: Storage,
@@ -88,7 +85,7 @@ class LockstepStepper:
             advance(following, values)
             done = np.logical_or(terminated, truncated)
             if np.count_nonzero(done):
-                self._end(done, t, info, finals, [column[t] for column in reported])
+                self._end(done, info, finals, [column[t] for column in reported])
                 if not spec.reset_when_done and self._waiting.all():
                     break
         check_outcome(env, (reward, terminated, truncated))
@@ -105,12 +102,12 @@ class LockstepStepper:
             self._pad(arrays)
         if not self._context.spec.trajs_per_batch:
             self._close_rows(arrays, frames - 1, finals)
-        return Collected(frames=np.full(len(self._ids), frames), finals=finals.take(frames))
+        return Collected(frames=np.full(len(self._ids), frames), finals=finals.sorted())
 
     def _end(
-        self, done: NDArray[np.bool_], t: int, info: dict[str, Any], finals: FinalObservations, reported: list[Array]
+        self, done: NDArray[np.bool_], info: dict[str, Any], finals: FinalObservations, reported: list[Array]
     ) -> None:
-        """Record the last observations, and infos, of episodes that ended with frame `t`. Start the next episodes."""
+        """Record the last observations, and infos, of episodes that ended with a frame. Start the next episodes."""
         env, actor, episodes, trajectories, spec, infos = self._context
         if infos is not None and self._mode is AutoresetMode.SAME_STEP:
             infos.write(info.get("final_info", {}), reported, done)
@@ -118,11 +115,11 @@ class LockstepStepper:
         if not spec.reset_when_done:
             counted = ended[~self._waiting[ended]]
         if self._mode is AutoresetMode.DISABLED:
-            finals.add(counted, t, [array[counted] for array in actor.carried])
+            finals.add(counted, [array[counted] for array in actor.carried])
             following, _ = env.reset(options={"reset_mask": done})
             actor.restart(ended, following)
         else:
-            finals.add(counted, t, self._final_rows(info, counted))
+            finals.add(counted, self._final_rows(info, counted))
             actor.restart(counted)
         episodes.end(counted)
         self._ids[counted] = trajectories.take(len(counted))
@@ -133,7 +130,7 @@ class LockstepStepper:
         """Record the observations after rows whose episode goes on; with `set_truncated`, end their trajectories."""
         _, actor, _, trajectories, spec, _ = self._context
         open_ = np.flatnonzero(~(arrays[TERMINATED][:, last] | arrays[TRUNCATED][:, last] | self._waiting))
-        finals.add(open_, last, [array[open_] for array in actor.carried])
+        finals.add(open_, [array[open_] for array in actor.carried])
         if spec.set_truncated:
             arrays[TRUNCATED][open_, last] = True
             self._ids[open_] = trajectories.take(len(open_))

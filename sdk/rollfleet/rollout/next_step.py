@@ -16,9 +16,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rollfleet.data.batch import REWARD, STEP_COUNT, TERMINATED, TRAJECTORY, TRUNCATED, VERSION, Key
+from rollfleet.data.batch import REWARD, STEP_COUNT, TERMINATED, TRAJECTORY, TRUNCATED, VERSION, Key, Layout
 from rollfleet.data.tensor_memory import Array
-from rollfleet.rollout.stepper import Collected, Layout, StepContext, Storage, check_outcome
+from rollfleet.rollout.stepper import Collected, StepContext, Storage, check_outcome
 
 
 class NextStepStepper:
@@ -29,13 +29,7 @@ class NextStepStepper:
     """
 
     def __init__(self, context: StepContext, layout: Layout, steps: int) -> None:
-        """Expect all environments at the first observation of an episode, in `actor.carried`.
-
-        Args:
-            context: The parts of the rollout.
-            layout: Dtypes and shapes of recorded values.
-            steps: T of the first fragment.
-        """
+        """Expect all environments at the first observation of an episode, in `actor.carried`. `steps`: the first T."""
         self._context, self._layout = context, layout
         num_envs = context.env.num_envs
         self._capacity = 2 * steps  # frames that may be held for each environment
@@ -57,10 +51,6 @@ class NextStepStepper:
     def resume(self) -> None:
         """See `Stepper`. These environments reset by themselves: none waits."""
 
-    def resize(self, steps: int) -> None:
-        """See `Stepper`."""
-        self._capacity = max(self._capacity, 2 * steps)  # frames that are held already stay
-
     def collect(
         self,
         into: Storage,
@@ -72,6 +62,7 @@ class NextStepStepper:
     ) -> Collected:
         """See `Stepper`."""
         steps, start = into.arrays[TRAJECTORY].shape[1], self._rows
+        self._capacity = max(self._capacity, 2 * steps)  # if T has become less, frames that are held stay
         ragged = bool(self._context.spec.trajs_per_batch)
         pending: list[Array] | None = values
         stopped, missing = False, steps - int(self._held.min())

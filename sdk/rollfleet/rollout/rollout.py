@@ -14,6 +14,7 @@ from rollfleet.data.batch import (
     IS_INIT,
     LOG_PROB,
     MASK,
+    OPTIONAL,
     REWARD,
     STEP_COUNT,
     TERMINATED,
@@ -21,6 +22,7 @@ from rollfleet.data.batch import (
     VERSION,
     Fragment,
     Key,
+    Layout,
 )
 from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.factory import VectorEnv, check
@@ -35,7 +37,7 @@ from rollfleet.rollout.infos import Infos
 from rollfleet.rollout.lockstep import LockstepStepper
 from rollfleet.rollout.next_step import NextStepStepper
 from rollfleet.rollout.seeding import Seeds, TorchStream
-from rollfleet.rollout.stepper import Collected, Layout, StepContext, Stepper, Storage
+from rollfleet.rollout.stepper import Collected, StepContext, Stepper, Storage
 from rollfleet.rollout.suspicions import Suspicions
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet.rollout.whole_trajectories import WholeTrajectories
@@ -100,12 +102,7 @@ class Rollout:
         Raises:
             EnvironmentInvalid: A space or the autoreset mode is not supported, or does not suit the options.
             PolicyInvalid: The policy is not callable.
-            ValueError: `steps` is below 1, or the number of seeds is not the number of environments.
         """
-        if steps < 1:
-            raise ValueError(f"steps must be at least 1, not {steps}")
-        if len(seeds.envs) != env.num_envs:
-            raise ValueError(f"{len(seeds.envs)} seeds for {env.num_envs} environments")
         self._spec = collect or CollectSpec(frames_per_batch=steps * env.num_envs)
         self._mode = check(env, f"environment {env}")
         self._check_resets(f"environment {env}")
@@ -166,7 +163,8 @@ class Rollout:
             self._restart_episodes()
         self._in_collect = True
         if steps and steps != self._steps:
-            self._resize(steps)
+            self._steps = steps
+            self._storages = [Storage(self._layout, self._env.num_envs, steps) for _ in self._storages]
         if not self._started or self._spec.reset_at_each_iter:
             self._reset()
         elif not self._spec.reset_when_done and self._stepper is not None:
@@ -306,11 +304,11 @@ class Rollout:
         layout = self._actor.layout()
         next_step = self._mode is AutoresetMode.NEXT_STEP
         if next_step or spec.trajs_per_batch:
-            layout[VERSION] = (torch.int64, ())
+            layout[VERSION] = OPTIONAL[VERSION]
         if not spec.reset_when_done:
-            layout[MASK] = (torch.bool, ())
+            layout[MASK] = OPTIONAL[MASK]
         if spec.step_count or spec.is_init or self._actor.reads_starts or self._actor.reads_counts:
-            layout[STEP_COUNT] = (torch.int64, (1,))
+            layout[STEP_COUNT] = OPTIONAL[STEP_COUNT]
         if self._infos is not None:
             layout |= {key: (torch.float64, shape) for key, shape in self._infos.shapes.items()}
         self._layout = layout
@@ -320,12 +318,6 @@ class Rollout:
             NextStepStepper(context, layout, self._steps) if next_step else LockstepStepper(context, self._mode)
         )
         return self._stepper
-
-    def _resize(self, steps: int) -> None:
-        self._steps = steps
-        if self._stepper is not None:
-            self._storages = [Storage(self._layout, self._env.num_envs, steps) for _ in range(2)]
-            self._stepper.resize(steps)
 
     def _track(self, steps: dict[Key, Tensor]) -> None:
         """Replace the recorded step count by the requested `step_count` and `is_init`."""

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 _ENVS, _ACTIONS, _TORCH, _AGAIN, _PROCESS, _EVALUATION = range(6)
-_MAX_ENVS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +34,9 @@ class Seeds:
 
         Within a job and incarnation all environments' seeds are guaranteed to differ. Random draws from 2**32 values
         would give two of 64,000 environments the same seed in every third job. So the seed is `scale * index + offset`
-        modulo 2**32, one to one because `scale` is odd. (Environments hash it again: neighbours are not alike.)
-
-        Raises:
-            ValueError: `worker` or `num_envs` is out of range.
+        modulo 2**32, one to one because `scale` is odd, and a job has at most 2**16 workers of 2**16 environments.
+        (Environments hash it again: neighbours are not alike.)
         """
-        if not (0 <= worker < 1 << 16 and 0 < num_envs <= _MAX_ENVS):
-            raise ValueError(
-                f"worker must be below 65536 and num_envs in [1, {_MAX_ENVS}], not {worker} and {num_envs}"
-            )
         scale, offset = np.random.SeedSequence(job_seed, spawn_key=(_ENVS, incarnation)).generate_state(2).tolist()
         return cls(
             envs=[((scale | 1) * (worker << 16 | env) + offset) % (1 << 32) for env in range(num_envs)],
@@ -96,23 +89,18 @@ class TorchStream:
     def __init__(self, seed: int, device: torch.device) -> None:
         """Start a stream for the CPU and, if it is another device, for `device`."""
         self._cpu = torch.Generator().manual_seed(seed).get_state()
-        self._device = device if device.type == "cuda" else None
-        self._cuda = torch.Generator(device).manual_seed(seed).get_state() if self._device is not None else None
+        devices = [device] if device.type == "cuda" else []
+        self._cuda = {each: torch.Generator(each).manual_seed(seed).get_state() for each in devices}
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Let the default generators continue this stream until the context ends."""
-        outer = torch.get_rng_state()
-        torch.set_rng_state(self._cpu)
-        outer_cuda = None
-        if self._device is not None and self._cuda is not None:
-            outer_cuda = torch.cuda.get_rng_state(self._device)
-            torch.cuda.set_rng_state(self._cuda, self._device)
-        try:
-            yield
-        finally:
-            self._cpu = torch.get_rng_state()
-            torch.set_rng_state(outer)
-            if self._device is not None and outer_cuda is not None:
-                self._cuda = torch.cuda.get_rng_state(self._device)
-                torch.cuda.set_rng_state(outer_cuda, self._device)
+        with torch.random.fork_rng(devices=self._cuda):
+            torch.set_rng_state(self._cpu)
+            for device, state in self._cuda.items():
+                torch.cuda.set_rng_state(state, device)
+            try:
+                yield
+            finally:
+                self._cpu = torch.get_rng_state()
+                self._cuda = {device: torch.cuda.get_rng_state(device) for device in self._cuda}

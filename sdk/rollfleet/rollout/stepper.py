@@ -1,15 +1,15 @@
 """The seam between a rollout and the ways in which it steps environments, and the memory that they fill."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rollfleet.data.batch import REWARD, STEP_COUNT, TERMINATED, TRAJECTORY, TRUNCATED, Key
+from rollfleet.data.batch import FIXED, REWARD, STEP_COUNT, TERMINATED, TRUNCATED, Key, Layout
 from rollfleet.data.tensor_memory import Array, as_array
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.errors import EnvironmentInvalid
@@ -19,14 +19,6 @@ from rollfleet.rollout.infos import Infos
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet_api.collection import CollectSpec
 
-Layout: TypeAlias = Mapping[Key, tuple[torch.dtype, tuple[int, ...]]]
-
-_FIXED: Layout = {
-    REWARD: (torch.float32, (1,)),
-    TERMINATED: (torch.bool, (1,)),
-    TRUNCATED: (torch.bool, (1,)),
-    TRAJECTORY: (torch.int64, ()),
-}
 _SCALARS = (REWARD, TERMINATED, TRUNCATED, STEP_COUNT)
 
 
@@ -47,7 +39,7 @@ class Storage:
         with torch.inference_mode(False):
             self.tensors: dict[Key, Tensor] = {
                 key: torch.zeros((envs, frames, *shape), dtype=dtype, device="cpu")
-                for key, (dtype, shape) in {**layout, **_FIXED}.items()
+                for key, (dtype, shape) in {**layout, **FIXED}.items()
             }
         self.arrays: dict[Key, Array] = {
             key: as_array(tensor)[..., 0] if key in _SCALARS else as_array(tensor)
@@ -97,7 +89,7 @@ class Stepper(Protocol):
     """Steps a vector of environments and writes their frames. A rollout has one and owns it.
 
     A new stepper expects all environments at the first observation of an episode, in `actor.carried`. The order of
-    calls is `resume` or `restart`, then `collect`; `resize` comes before either.
+    calls is `resume` or `restart`, then `collect`. T may differ from one `collect` to the next.
     """
 
     def restart(self) -> None:
@@ -105,9 +97,6 @@ class Stepper(Protocol):
 
     def resume(self) -> None:
         """Start the next fragment: reset environments that waited for it."""
-
-    def resize(self, steps: int) -> None:
-        """Prepare for fragments of T = `steps`."""
 
     def collect(
         self,
@@ -120,10 +109,6 @@ class Stepper(Protocol):
     ) -> Collected:
         """Fill a storage [envs, T]; when `stop` is true, fill as much as every environment has.
 
-        Args:
-            into: The storage to fill.
-            act: Calls the policy on `actor.carried`.
-            values: The policy's output for the first step.
-            version: The policy's version.
-            stop: Checked between steps, after at least one frame of each environment.
+        `act` calls the policy on `actor.carried`; `values` are its output for the first step. `stop` is checked between
+        steps, after at least one frame of each environment.
         """

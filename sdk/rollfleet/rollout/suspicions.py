@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from torch import Tensor
 
 from rollfleet.data.batch import REWARD, TRAJECTORY, Key
 from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.factory import VectorEnv
-from rollfleet.envs.space_tree import Space, SpaceTree
+from rollfleet.envs.space_tree import SpaceTree, bounds
 from rollfleet.envs.spaces import action_keys
 from rollfleet.rollout.infos import Infos
 
@@ -24,24 +23,22 @@ class Suspicions:
     def __init__(self, env: VectorEnv, actions: SpaceTree) -> None:
         """Prepare for the environments of a rollout, and the tree of their action space."""
         self._env, self._rewards, self._infos = env, True, True
-        self._actions = list(zip(action_keys(actions), actions.leaves.values(), strict=True))
+        self._actions = {
+            key: (leaf, *bounds(leaf)) for key, leaf in zip(action_keys(actions), actions.leaves.values(), strict=True)
+        }
 
     def check(self, steps: Mapping[Key, Tensor], infos: Infos | None, *, ended: bool) -> None:
-        """Warn of rewards that are no numbers, actions outside of the space, and infos that no frame has.
+        """Warn of rewards that are no numbers, actions outside of the space, and chosen infos that no frame has.
 
-        Args:
-            steps: The frames of a fragment.
-            infos: The chosen infos; None: none are chosen.
-            ended: Whether an episode has ended in it. Some infos come at the end of an episode only.
+        `ended`: whether an episode has ended in these frames. Some infos come at the end of an episode only.
         """
         if self._rewards and (wrong := _first(steps, REWARD, np.isfinite(steps[REWARD].numpy()))) is not None:
             self._rewards = False
             log.warning("%s returned the reward %s: training on it spoils the weights", self._env, wrong)
-        for key, space in tuple(self._actions):
-            low, high = _bounds(space)
+        for key, (space, low, high) in tuple(self._actions.items()):
             values = steps[key].numpy()
-            if low is not None and (wrong := _first(steps, key, (values >= low) & (values <= high))) is not None:
-                self._actions.remove((key, space))
+            if (wrong := _first(steps, key, (values >= low) & (values <= high))) is not None:
+                del self._actions[key]
                 log.warning("the policy returned the action %s, outside of %s: clip or rescale it", wrong, space)
         if infos is not None and ended and self._infos:
             self._infos = False
@@ -49,18 +46,6 @@ class Suspicions:
                 seen = ", ".join(map(repr, sorted(getattr(self._env.unwrapped, "info_names", ()))))
                 its = f"; they have {seen}" if seen else ""
                 log.warning("info_keys: no info of %s has had %r by the end of an episode%s", self._env, name, its)
-
-
-def _bounds(space: Space) -> tuple[Any, Any]:
-    """Return the least and the greatest values of a space; None, None: not checked."""
-    match space:
-        case Box():
-            return space.low, space.high
-        case Discrete():
-            return space.start, space.start + space.n - 1
-        case MultiDiscrete():
-            return space.start, space.start + space.nvec - 1
-    return None, None
 
 
 def _first(steps: Mapping[Key, Tensor], key: Key, right: Array) -> Any:

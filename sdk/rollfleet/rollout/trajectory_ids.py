@@ -3,8 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from rollfleet_api.job import MAX_WORKERS
-
 MAX_INCARNATIONS = 1 << 15
 _COUNTER_BITS = 32
 _INCARNATION_BITS = 15
@@ -31,15 +29,7 @@ class TrajectoryIds:
     """
 
     def __init__(self, worker: int, incarnation: int) -> None:
-        """Start the counter at 0.
-
-        Raises:
-            ValueError: `worker` or `incarnation` does not fit its bits.
-        """
-        if not 0 <= worker < MAX_WORKERS:
-            raise ValueError(f"worker must be in [0, {MAX_WORKERS}), not {worker}")
-        if not 0 <= incarnation < MAX_INCARNATIONS:
-            raise ValueError(f"incarnation must be in [0, {MAX_INCARNATIONS}), not {incarnation}")
+        """Start the counter at 0. `worker` and `incarnation` fit their bits."""
         self._first = ((worker << _INCARNATION_BITS) | incarnation) << _COUNTER_BITS
         self._taken = 0
 

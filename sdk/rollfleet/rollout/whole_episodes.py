@@ -18,14 +18,10 @@ STEPS = 32  # of a fragment: memory for its frames, and at most as many steps af
 class WholeEpisodes:
     """Runs episodes from fixed seeds: the same policy has the same returns each time, in any process.
 
+    It owns its environments. Of a job's `collect` the seed and the limit of an episode count.
+
     A vector of `n` environments runs `n` episodes at a time, one in each environment. It steps on until the last of
     them has ended; later episodes do not count, because short ones would be too many.
-
-    Args:
-        env: The environments. They belong to this object from now on.
-        policy: The policy.
-        collect: A job's `collect`: the seed and the limit of an episode. Options that shape batches have no effect.
-        exploration: How actions are taken.
 
     Example:
         >>> from rollfleet import RandomPolicy, make_env

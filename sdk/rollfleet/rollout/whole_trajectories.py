@@ -33,12 +33,10 @@ class WholeTrajectories:
     """Assembles collected frames into trajectories, in order of their end."""
 
     def __init__(self, num_envs: int) -> None:
-        """Start empty."""
         self._open: list[list[Piece]] = [[] for _ in range(num_envs)]
         self._whole: deque[_Trajectory] = deque()
 
     def __len__(self) -> int:
-        """Number of complete trajectories to take."""
         return len(self._whole)
 
     @property

@@ -34,11 +34,10 @@ def silence_warnings() -> None:
 def seed_generators(seed: int) -> None:
     """Seed the global generators of Python, NumPy and, if it is loaded, torch: environments may draw from them.
 
+    `seed` is below 2**32, because NumPy takes no more.
+
     Processes that were forked have the same generators, and would draw the same numbers. The default generator of torch
     for CUDA devices is seeded, too.
-
-    Args:
-        seed: Below 2**32, because NumPy takes no more.
     """
     import numpy as np
 
@@ -52,8 +51,7 @@ def seed_generators(seed: int) -> None:
 def generators_seeded(seed: int) -> Iterator[None]:
     """Seed the global generators for a block, on the CPU. Afterwards they continue as if there had been no block.
 
-    Args:
-        seed: Below 2**32, because NumPy takes no more.
+    `seed` is below 2**32, because NumPy takes no more.
     """
     import numpy as np
     import torch

@@ -19,7 +19,7 @@ class Roster:
 
     Example:
         >>> roster = Roster(2, suspect_after_s=10)
-        >>> is_new = roster.hear(WorkerStatus(worker=1, incarnation=0))
+        >>> roster.hear(WorkerStatus(worker=1, incarnation=0))
         >>> for _ in range(10):
         ...     roster.tick()
         >>> sorted(roster.members()), roster.problems()
@@ -45,18 +45,15 @@ class Roster:
         self._desired, self._most = workers, max(self._most, workers)
         self._expected = min(self._expected, workers)
 
-    def hear(self, status: WorkerStatus) -> bool:
-        """Record a heartbeat. Returns True if it is the first one of this incarnation.
+    def hear(self, status: WorkerStatus) -> None:
+        """Record a heartbeat.
 
         The heartbeat of a worker that the job never had is ignored: it comes again after the job is known to have
         grown.
         """
-        if status.worker >= self._most:
-            return False
-        before = self._statuses.get(status.worker)
-        self._statuses[status.worker] = status
-        self._missed[status.worker] = 0
-        return before is None or before.incarnation != status.incarnation
+        if status.worker < self._most:
+            self._statuses[status.worker] = status
+            self._missed[status.worker] = 0
 
     def tick(self) -> None:
         """Count a second in which heartbeats could arrive."""

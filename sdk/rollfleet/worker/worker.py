@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from rollfleet.data.batch import TRAJECTORY, Fragment, to_batch
+from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.errors import JobEnded, JobInvalid, WeightMismatch, WorkerReplaced
 from rollfleet.rollout.rollouts import make_rollout
 from rollfleet.rollout.seeding import Seeds
@@ -172,7 +172,7 @@ class Worker:
         )
         if self._hooks.post_collect_hook is not None:
             self._hooks.post_collect_hook(to_batch(fragment).clone())  # it may keep what it got
-        frames = int((fragment.steps[TRAJECTORY] >= 0).sum())  # padding has no trajectory
+        frames = fragment.frames
         self._add(frames=frames)
         self._returns.extend(fragment.episode_returns.tolist())
         self.status = replace(

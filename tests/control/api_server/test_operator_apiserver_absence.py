@@ -26,7 +26,6 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
 from rollfleet_operator import names
 from rollfleet_operator.nats.settings import LIFE_S
-from rollfleet_operator.settings import WORKER_IMAGE
 
 AWAY_S = int(os.environ.get("ROLLFLEET_AWAY_S", "40"))  # `make chaos`: five minutes
 CREDENTIALS_S = 2 * AWAY_S + 60  # they are renewed within half of it
@@ -112,7 +111,7 @@ def start(own_lab: Lab, api_server: ApiServer, nats: NatsInJwtMode) -> Iterator[
     started: list[OperatorProgram] = []
 
     def start(pod: str) -> OperatorProgram:
-        settings = {LIFE_S: str(CREDENTIALS_S), WORKER_IMAGE: "worker:1"}
+        settings = {LIFE_S: str(CREDENTIALS_S), "ROLLFLEET_WORKER_IMAGE": "worker:1"}
         started.append(OperatorProgram(pod, own_lab.namespace, api_server.kubeconfig(), nats, settings))
         wait_for(lambda: started[-1].answers("/readyz"), START_S)
         return started[-1]

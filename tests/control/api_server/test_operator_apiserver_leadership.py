@@ -14,7 +14,6 @@ from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, TOKEN, ApiSe
 from tests.control.wire.jwt_nats import NatsInJwtMode
 
 from rollfleet_operator.leadership import EXIT_LOST, VALID_S
-from rollfleet_operator.settings import LEASE
 
 pytestmark = pytest.mark.cluster
 START_S = 60.0
@@ -28,7 +27,7 @@ def start(own_lab: Lab, api_server: ApiServer, tmp_path: Path) -> Iterator[Calla
     own_lab.create(EMPTY_LEASE)
 
     def start(pod: str, token: str = TOKEN, *, until: str = "/readyz") -> OperatorProgram:
-        lease = {LEASE: f"{own_lab.namespace}/rollfleet"}
+        lease = {"ROLLFLEET_LEASE": f"{own_lab.namespace}/rollfleet"}
         started.append(OperatorProgram(pod, own_lab.namespace, api_server.kubeconfig(token), nats, lease))
         wait_for(lambda: started[-1].answers(until), START_S)
         return started[-1]

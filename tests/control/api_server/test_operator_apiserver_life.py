@@ -109,16 +109,16 @@ def test_job_is_deleted_after_its_time_although_its_source_and_nats_are_gone(lab
 
 
 def test_failed_job_reports_why_stops_and_is_fixed_by_an_edit(lab: Lab) -> None:
-    lab.apply(failure={"maxRestartsPerWorker": 1}, learner={"template": {}})
+    lab.apply(learner={"template": {}})
     failed = lab.run()
-    lab.pod(1, **crash(1, "ValueError: no such level"))
+    lab.pod(1, **crash(2, "ValueError: no such level"))
     assert "ValueError: no such level" in lab.wait_condition("Degraded", "WorkerCrashed")["message"]
     lab.end_run("Failed", reason="MaxFailedIndexesExceeded")
-    message = lab.wait_condition("Failed", "TooManyRestarts")["message"]
-    assert message == "after 1 restarts worker 1 ended with code 1: ValueError: no such level"
+    message = lab.wait_condition("Failed", "WorkerFailed")["message"]
+    assert message == "worker 1 ended with code 2: ValueError: no such level"
     wait_for(lambda: lab.run("learner")["spec"]["suspend"] is True)
     assert lab.run()["metadata"]["uid"] == failed["metadata"]["uid"]
-    lab.apply(failure={"maxRestartsPerWorker": 1}, learner={"template": {}}, workers=1)
+    lab.apply(learner={"template": {}}, workers=1)
     lab.wait_condition("Failed", "NotEnded", "False")
     wait_for(lambda: lab.runs() and lab.run()["metadata"]["uid"] != failed["metadata"]["uid"])
     wait_for(lambda: lab.run("learner")["spec"].get("suspend") is False)

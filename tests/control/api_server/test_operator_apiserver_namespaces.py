@@ -7,7 +7,7 @@ from tests.control.api_server.lab import Lab, RunningOperator, quick
 from tests.control.kubernetes import OTHER, OTHER_TOKEN, ApiServer, wait_for
 from tests.control.pure.nats_in_memory import NatsInMemory
 
-from rollfleet_operator import program
+from rollfleet_operator import watch
 
 pytestmark = pytest.mark.cluster
 
@@ -27,7 +27,7 @@ def running(
     api_server: ApiServer, labs: tuple[Lab, Lab], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], RunningOperator]]:
     """Starts an operator of both namespaces, with the rights that the test has granted."""
-    monkeypatch.setattr(program, "LIST_AGAIN_S", 0.1)
+    monkeypatch.setattr(watch, "LAST_RETRY_S", 0.1)
     namespaces, started = tuple(lab.namespace for lab in labs), []
 
     def start() -> RunningOperator:

@@ -18,7 +18,6 @@ from tests.sdk.cluster.log_server import serving
 from tests.sdk.cluster.namespace import Namespace
 
 from rollfleet_api.job import KIND
-from rollfleet_operator.settings import LEASE, UI_PORT
 from rollfleet_operator.ui.guard import VALID_S, ReviewGuard
 
 pytestmark = pytest.mark.cluster
@@ -178,7 +177,7 @@ def test_only_the_operator_that_leads_serves_the_page(api_server: ApiServer, own
     programs = []
     try:
         for pod, port in zip(("first", "second"), ports, strict=True):
-            settings = {LEASE: f"{own_lab.namespace}/rollfleet", UI_PORT: str(port)}
+            settings = {"ROLLFLEET_LEASE": f"{own_lab.namespace}/rollfleet", "ROLLFLEET_UI_PORT": str(port)}
             programs.append(OperatorProgram(pod, own_lab.namespace, api_server.kubeconfig(), nats, settings))
             wait_for(lambda: programs[-1].answers("/readyz"), 60)
             wait_for(lambda: listens(first))  # it leads; without the lease it would be ready, too

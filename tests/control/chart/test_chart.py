@@ -118,7 +118,7 @@ def test_pods_of_the_operator_share_a_lease_and_may_write_no_other(helm: Helm) -
     shown = helm.render(operator__replicas=2)
     deployment = shown.of("Deployment")["rollfleet"]["spec"]
     assert (deployment["replicas"], deployment["strategy"]) == (2, {"type": "RollingUpdate"})
-    assert shown.settings().lease == ("site", "rollfleet")
+    assert shown.settings().lease == "site/rollfleet"
     assert list(shown.of("Lease")) == ["rollfleet"]
     (rule,) = shown.of("Role")["rollfleet-leader"]["rules"]
     assert (rule["resources"], rule["resourceNames"], rule["verbs"]) == (["leases"], ["rollfleet"], ["get", "patch"])
@@ -173,7 +173,7 @@ def test_the_operator_reads_the_charts_variables(variant: Rendered, tmp_path: Pa
     nats = NatsSettings.read(environ)
     assert nats.installation == ("rollfleet.uid-1" if "ROLLFLEET_INSTALLATION_FILE" in environ else "")
     assert nats.state_bytes == 1 << 30
-    assert nats.validity.life_s == 86400
+    assert nats.life_s == 86400
 
 
 def test_existing_nats_is_used_unchanged(helm: Helm) -> None:

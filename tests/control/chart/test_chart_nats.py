@@ -19,11 +19,12 @@ from rollfleet.nats.embedded_server import find_nats_server
 from rollfleet_api.quantity import parse_bytes
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.errors import NatsUnavailable
-from rollfleet_operator.nats.connection import Connection, Server, own_user
+from rollfleet_operator.nats.connection import Connection, own_user
 from rollfleet_operator.nats.reachable import refusal
 from rollfleet_operator.nats.server_port import NatsOnServer
 from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.trust import new_keys, trust_configuration
+from rollfleet_operator.nats_port import Endpoint
 
 KEYS = new_keys(b"k" * 32)
 
@@ -63,7 +64,7 @@ def nats_server(helm: Helm, tmp_path: Path) -> Iterator[Nats]:
 
 
 async def test_the_operator_checks_the_certificate_of_nats(nats_server: Nats) -> None:
-    server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
+    server = Endpoint(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
     system = Connection(server, own_user(KEYS.system_account()), "test")
     assert (await system.request("$SYS.REQ.CLAIMS.LIST")).data
     await system.close()
@@ -74,7 +75,7 @@ async def test_certificate_of_another_authority_or_name_is_refused(
 ) -> None:
     other = base64.b64decode(helm.render().of("Secret")["rollfleet-nats-tls"]["data"]["ca.crt"])
     for url, ca in (("localhost", other), ("127.0.0.1", nats_server.ca)):
-        server = Server(url=f"tls://{url}:{nats_server.port}", ca=ca)
+        server = Endpoint(url=f"tls://{url}:{nats_server.port}", ca=ca)
         with pytest.raises(NatsUnavailable, match=r"(?i)certificate"):
             await Connection(server, own_user(KEYS.system_account()), "test").client()
 
@@ -95,8 +96,8 @@ async def test_small_job_fits_in_either_storage(nats_server: Nats, helm: Helm, s
     values = yaml.safe_load((repository / "charts/rollfleet/values.yaml").read_text())
     state_bytes = parse_bytes(values["nats"]["stateBytes"])
     job = parse_job(job_data({"uid": "uid-1"}, delivery={"storage": storage, "maxBytes": "256Mi"}))
-    server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
-    nats = NatsOnServer(NatsSettings(server=server, keys=KEYS, state_bytes=state_bytes))
+    server = Endpoint(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
+    nats = NatsOnServer(NatsSettings(endpoint=server, keys=KEYS, state_bytes=state_bytes))
     await nats.provision(job)
     await nats.close()
 
@@ -114,5 +115,5 @@ def test_nats_takes_the_interval_of_its_disk_and_further_options(helm: Helm, tmp
 
 
 def test_client_without_credentials_is_refused_which_helm_test_expects(nats_server: Nats) -> None:
-    server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
+    server = Endpoint(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
     assert "Authorization" in asyncio.run(refusal(server))

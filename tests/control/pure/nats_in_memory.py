@@ -41,7 +41,7 @@ class NatsInMemory:
     def endpoint(self) -> Endpoint:
         return self._endpoint
 
-    async def credentials(self, job: CollectorJob, role: Role) -> bytes | None:
+    def credentials(self, job: CollectorJob, role: Role) -> bytes:
         """Return a text with the owner's name; it grants nothing."""
         requested = job.metadata.annotations.get(names.ROTATE, "")
         return f"{role} of {job.key} {job.metadata.uid} {self.rotation}{requested}".encode()

@@ -11,7 +11,7 @@ from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerS
 from rollfleet_api.permissions import Role
 from rollfleet_api.times import format_time
 from rollfleet_api.validation import parse_job
-from rollfleet_operator.desired import Inputs, desired
+from rollfleet_operator.desired import access_objects, runs
 from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
 from rollfleet_operator.nats_port import Endpoint, Heartbeats
 from rollfleet_operator.observed import Observed, observe, parsed_pod
@@ -38,12 +38,10 @@ def wanted(
     **settings: Any,
 ) -> dict[Ref, Manifest]:
     """Return the desired children of a live job."""
-    inputs = Inputs(
-        settings=replace(Settings(worker_image="worker:1"), **settings),
-        endpoint=Endpoint(url="tls://nats.lab:4222", ca=b"a certificate", public_url="tls://nats.example:4222"),
-        credentials={role: f"of the {role}".encode() for role in Role},
-    )
-    return {ref(manifest): manifest for manifest in desired(job, inputs)}
+    chosen = replace(Settings(worker_image="worker:1"), **settings)
+    endpoint = Endpoint(url="tls://nats.lab:4222", ca=b"a certificate", public_url="tls://nats.example:4222")
+    objects = access_objects(job, chosen, endpoint, {role: f"of the {role}".encode() for role in Role})
+    return {ref(manifest): manifest for manifest in [*objects, *runs(job, chosen)]}
 
 
 @dataclass(frozen=True)

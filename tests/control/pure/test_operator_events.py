@@ -3,13 +3,13 @@
 from tests.control.pure.scene import Scene, scene
 
 from rollfleet_api.messages import LearnerPhase
-from rollfleet_operator.events import QUIET_S, Event, EventThrottle, Severity, event, events_between
+from rollfleet_operator.events import QUIET_S, Event, EventThrottle, event, events_between
 from rollfleet_operator.status import status
 
 
 def status_of(before: Scene, after: Scene) -> list[tuple[str, str]]:
     found = events_between(status(before.snapshot), status(after.snapshot))
-    return [(each.severity.value, each.reason) for each in found]
+    return [(each.severity, each.reason) for each in found]
 
 
 def test_no_event_without_a_change() -> None:
@@ -45,7 +45,7 @@ def test_end_is_reported() -> None:
 
 
 def test_event_is_not_repeated_at_once() -> None:
-    quiet, found = EventThrottle(), [Event(Severity.WARNING, "WorkerCrashed", "worker 1 ...")]
+    quiet, found = EventThrottle(), [Event("Warning", "WorkerCrashed", "worker 1 ...")]
     assert quiet.admit(found, 0.0) == found
     assert quiet.admit(found, QUIET_S - 1) == []
     assert quiet.admit(found, QUIET_S) == found
@@ -53,6 +53,6 @@ def test_event_is_not_repeated_at_once() -> None:
 
 def test_event_names_the_job() -> None:
     job = scene().job
-    created = event(job, Event(Severity.NORMAL, "Scaled", "x" * 5000), 0.0)
+    created = event(job, Event("Normal", "Scaled", "x" * 5000), 0.0)
     assert created["involvedObject"]["uid"] == job.metadata.uid
     assert len(created["message"]) == 1024

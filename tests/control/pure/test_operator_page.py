@@ -20,7 +20,7 @@ from rollfleet_operator.status import status
 from rollfleet_operator.ui.job_record import JobRecord
 from rollfleet_operator.ui.logs import PodLogs
 from rollfleet_operator.ui.shown_jobs import ShownJobs
-from rollfleet_operator.ui.workers import NewestRows
+from rollfleet_operator.ui.workers import worker_rows
 from rollfleet_ui.model import Happened
 
 KEY = JobKey("lab", "cartpole")
@@ -129,10 +129,10 @@ def test_rows_of_workers_are_made_once_a_snapshot(stage: Stage, running: Scene) 
 
 
 def test_rows_of_workers_are_kept_of_one_job_alone(running: Scene) -> None:
-    rows, first = NewestRows(), running.snapshot
-    kept = rows.of(first)
-    rows.of(replace(first))
-    assert rows.of(first) is not kept
+    first = running.snapshot
+    kept = worker_rows(first)
+    worker_rows(replace(first))
+    assert worker_rows(first) is not kept
 
 
 def test_a_worker_without_heartbeats_is_silent(stage: Stage, running: Scene) -> None:

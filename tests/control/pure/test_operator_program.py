@@ -19,7 +19,7 @@ from rollfleet_operator.kinds import KINDS, WATCHED
 from rollfleet_operator.leadership import Leadership
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import JobKey
-from rollfleet_operator.program import CANARY, Operator
+from rollfleet_operator.program import Operator
 from rollfleet_operator.reconcile import Reconciler, ReconcileResult
 from rollfleet_operator.settings import Settings
 
@@ -100,16 +100,14 @@ async def operator(lists: Lists) -> AsyncIterator[Operator]:
 
 
 async def take_job(operator: Operator) -> JobKey:
-    """Return the next key that is not the canary."""
-    while (key := await operator.queue.take()) == CANARY:
-        operator.queue.done(key)
+    key = await operator.queue.take()
     operator.queue.done(key)
     return key
 
 
 async def test_no_job_is_reconciled_before_all_kinds_are_listed(lists: Lists, operator: Operator) -> None:
     assert await take_job(operator) == KEY
-    assert lists.asked[: len(WATCHED)] == [KINDS[kind].plural for kind in WATCHED]
+    assert {KINDS[kind].plural for kind in WATCHED} <= {*lists.asked}
 
 
 async def test_change_of_a_job_leads_to_a_reconciliation(lists: Lists, operator: Operator) -> None:
@@ -125,7 +123,7 @@ async def test_data_on_nats_of_missing_jobs_is_removed_if_there_is_any_job(
     lists.has_job, nats, seen = has_job, NatsInMemory(), set()
     spec = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 8}}
     nats.published[GONE] = parse_job(stored(1, **spec))
-    monkeypatch.setattr("rollfleet_operator.program.CANARY_INTERVAL_S", 0.02)
+    monkeypatch.setattr("rollfleet_operator.program.NOT_READY_S", 0.02)
     operator = Operator(Settings(port=0, workers=0, resync_s=0.02), lists.connect, lambda: nats)
     await operator.start()
     with suppress(TimeoutError):
@@ -153,6 +151,28 @@ async def test_leader_that_cannot_renew_its_lease_looks_at_no_job(lists: Lists, 
         operator._leadership = None
         await operator._reconcile(reconciler, KEY)
         assert reconciler.looked == 1
+
+
+async def test_operator_with_a_task_that_ended_is_not_alive(operator: Operator) -> None:
+    assert operator.alive()
+    operator._tasks[0].cancel()
+    await asyncio.wait([operator._tasks[0]])
+    assert not operator.alive()
+
+
+async def test_reconciliation_that_hangs_is_given_up_and_tried_again(
+    lists: Lists, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hangs(Reconciler):
+        async def reconcile(self, key: JobKey) -> ReconcileResult:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    monkeypatch.setattr("rollfleet_operator.program.STUCK_S", 0.01)
+    async with Api(lists.connect) as api:
+        key = await operator.queue.take()
+        await operator._reconcile(Hangs(api, operator.cache, NatsInMemory(), operator.settings), key)
+    assert await take_job(operator) == KEY
 
 
 async def test_operator_stops_although_a_task_loses_a_cancellation(operator: Operator) -> None:

@@ -26,7 +26,7 @@ def test_settings_are_read_from_the_charts_variables() -> None:
     found = Settings.read(environ)
     assert (found.worker_image, found.namespaces) == ("worker:3", ("lab", "other"))
     assert (found.network_policies, found.port, found.ui_port) == (False, 9000, 9001)
-    assert (found.lease, found.pod) == (("site", "rollfleet"), "rollfleet-0")
+    assert (found.lease, found.pod) == ("site/rollfleet", "rollfleet-0")
 
 
 @pytest.mark.parametrize(

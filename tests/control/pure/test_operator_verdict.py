@@ -61,13 +61,6 @@ def test_learner_of_the_job_may_save_its_results_after_the_last_frame() -> None:
     assert found.ended("Complete", Role.LEARNER).verdict.stage is Stage.COMPLETE
 
 
-def test_job_fails_with_a_worker_that_has_used_up_its_restarts() -> None:
-    found = scene(failure={"maxRestartsPerWorker": 3}).crashed(1, log="Traceback:\nValueError: no such level\n")
-    verdict = found.ended("Failed", reason="MaxFailedIndexesExceeded").verdict
-    assert (verdict.stage, verdict.reason) == (Stage.FAILED, "TooManyRestarts")
-    assert verdict.message == "after 3 restarts worker 1 ended with code 1: ValueError: no such level"
-
-
 def test_crashes_over_many_days_end_no_job() -> None:
     found = scene()
     for day in range(30):
@@ -109,7 +102,7 @@ def test_crashes_before_a_failure_do_not_count_again() -> None:
 
 
 def test_job_fails_at_once_with_a_worker_that_would_fail_again() -> None:
-    found = scene().crashed(0, code=2, log="no environment `CartPole-v9`").ended("Failed")
+    found = scene().crashed(0, code=2, log="no environment `CartPole-v9`", ago_s=5).crashed(1, code=143).ended("Failed")
     assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, "WorkerFailed")
     assert "no environment `CartPole-v9`" in found.verdict.message
 

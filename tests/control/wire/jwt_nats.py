@@ -24,12 +24,13 @@ from rollfleet_api.permissions import Role, inbox_prefix
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.subjects import Subjects
 from rollfleet_api.validation import parse_job
-from rollfleet_operator.nats.connection import Connection, Server, own_user
+from rollfleet_operator.nats.connection import Connection, own_user
 from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.server_port import NatsOnServer
 from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.trust import new_keys, trust_configuration
 from rollfleet_operator.nats.users import role_credentials
+from rollfleet_operator.nats_port import Endpoint
 
 START_TIMEOUT_S = 60.0
 PENDING_BYTES = 32 << 20  # the chart's default
@@ -64,7 +65,7 @@ class NatsInJwtMode:
 
     @property
     def settings(self) -> NatsSettings:
-        return NatsSettings(server=Server(url=self.url), keys=self.keys)
+        return NatsSettings(endpoint=Endpoint(url=self.url), keys=self.keys)
 
     @property
     def pid(self) -> int:
@@ -238,7 +239,7 @@ class Site:
     @asynccontextmanager
     async def administrator(self, subjects: Subjects) -> AsyncIterator[Client]:
         account = self.server.keys.account(subjects)
-        connection = Connection(self.server.settings.server, own_user(account), "test")
+        connection = Connection(self.server.settings.endpoint, own_user(account), "test")
         try:
             yield await connection.client()
         finally:

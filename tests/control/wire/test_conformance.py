@@ -27,17 +27,17 @@ def nats(request: pytest.FixtureRequest) -> NatsPort:
 
 
 async def test_credentials_stay_the_same(nats: NatsPort) -> None:
-    assert await nats.credentials(a_job(), Role.WORKER) == await nats.credentials(a_job(), Role.WORKER)
+    assert nats.credentials(a_job(), Role.WORKER) == nats.credentials(a_job(), Role.WORKER)
 
 
 async def test_each_role_has_its_own_credentials(nats: NatsPort) -> None:
-    created = {await nats.credentials(a_job(), role) for role in Role}
+    created = {nats.credentials(a_job(), role) for role in Role}
     assert len(created) == len(Role)
 
 
 async def test_credentials_of_an_earlier_job_of_the_name_are_not_kept(nats: NatsPort) -> None:
-    created = await nats.credentials(a_job("uid-1"), Role.WORKER)
-    assert await nats.credentials(a_job("uid-2"), Role.WORKER) != created
+    created = nats.credentials(a_job("uid-1"), Role.WORKER)
+    assert nats.credentials(a_job("uid-2"), Role.WORKER) != created
 
 
 async def test_provisioned_jobs_are_known_until_they_are_removed(nats: NatsPort) -> None:

@@ -15,13 +15,13 @@ from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.settings import KEYS, NatsSettings
 from rollfleet_operator.nats.tokens import Kind, Signer, TokenInvalid, read_credentials, read_token
 from rollfleet_operator.nats.trust import new_keys, secret_files, trust_configuration
-from rollfleet_operator.nats.users import Validity, issued_at, role_credentials
+from rollfleet_operator.nats.users import issued_at, role_credentials
 from rollfleet_operator.settings import SettingsInvalid
 
 KEYS_A, KEYS_B = new_keys(b"a" * 32), new_keys(b"b" * 32)
 NOW_S = 1_800_000_000
 HOUR_S = 3600
-VALIDITY = Validity(life_s=24 * HOUR_S, renew_after=0.5)
+LIFE_S = 24 * HOUR_S
 
 
 def job(name: str = "a", uid: str = "uid-1", **spec: object) -> CollectorJob:
@@ -29,8 +29,8 @@ def job(name: str = "a", uid: str = "uid-1", **spec: object) -> CollectorJob:
 
 
 def minted(job: CollectorJob, *, now_s: int = NOW_S, keys: Keys = KEYS_A, role: Role = Role.WORKER) -> bytes:
-    issued_s = issued_at(job, VALIDITY, now_s)
-    return role_credentials(job, role, keys, issued_s=issued_s, life_s=VALIDITY.life_s)
+    issued_s = issued_at(job, LIFE_S, now_s)
+    return role_credentials(job, role, keys, issued_s=issued_s, life_s=LIFE_S)
 
 
 def test_credentials_are_renewed_after_half_of_their_validity() -> None:
@@ -44,7 +44,7 @@ def test_credentials_are_renewed_after_half_of_their_validity() -> None:
 
 
 def test_jobs_are_renewed_at_different_times() -> None:
-    assert len({issued_at(job(uid=f"uid-{number}"), VALIDITY, NOW_S) for number in range(100)}) > 90
+    assert len({issued_at(job(uid=f"uid-{number}"), LIFE_S, NOW_S) for number in range(100)}) > 90
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_jobs_are_renewed_at_different_times() -> None:
     [
         minted(job("b")),
         role_credentials(
-            job(uid="uid-2"), Role.WORKER, KEYS_A, issued_s=issued_at(job(), VALIDITY, NOW_S), life_s=VALIDITY.life_s
+            job(uid="uid-2"), Role.WORKER, KEYS_A, issued_s=issued_at(job(), LIFE_S, NOW_S), life_s=LIFE_S
         ),
         minted(job(), role=Role.LEARNER),
         minted(job(), keys=KEYS_B),
@@ -142,7 +142,7 @@ def test_settings_are_read_from_files(tmp_path: Path) -> None:
     }
     settings = NatsSettings.read(variables)
     assert settings.keys == KEYS_A
-    assert settings.server.ca == b"certificate"
-    assert settings.public_url == "tls://nats.example:4222"
+    assert settings.endpoint.ca == b"certificate"
+    assert settings.endpoint.public_url == "tls://nats.example:4222"
     assert settings.state_bytes == 2 << 30
     assert settings.system is None

@@ -45,7 +45,7 @@ def settings(nats_server: NatsInJwtMode, tmp_path: Path) -> NatsSettings:
 
 async def test_jobs_run_and_objects_of_others_are_left_alone(settings: NatsSettings, site: Site) -> None:
     theirs = site.server.keys
-    system = Connection(settings.server, own_user(theirs.system_account()), "theirs")
+    system = Connection(settings.endpoint, own_user(theirs.system_account()), "theirs")
     registry = AccountRegistry(system, theirs)
     claims: Claims = {"type": "account", "limits": {"conn": -1, "subs": -1, "data": -1, "payload": -1}}
     await registry.ensure(Token(name="somebody", subject=SOMEBODY.public, issued_s=int(time.time()), nats=claims))
@@ -54,7 +54,7 @@ async def test_jobs_run_and_objects_of_others_are_left_alone(settings: NatsSetti
     await nats.provision(job)
     assert await nats.provisioned() == {JobKey("default", "a")}
     for role in (Role.WORKER, Role.LEARNER):  # an evaluation worker stores nothing
-        credentials = await nats.credentials(job, role)
+        credentials = nats.credentials(job, role)
         async with site.guest(job, role, credentials) as guest:
             subject = subjects_of(job).worker(0) if role is Role.WORKER else subjects_of(job).learner
             await guest.client.jetstream().publish(subject, b"here")
@@ -75,26 +75,26 @@ async def test_another_account_of_the_same_nats_reads_and_writes_nothing_of_a_jo
     subjects = subjects_of(job)
     home = nats._keys.account(subjects).public
     theirs = site.server.keys
-    system = Connection(settings.server, own_user(theirs.system_account()), "theirs")
+    system = Connection(settings.endpoint, own_user(theirs.system_account()), "theirs")
     claims: Claims = {
         "type": "account",
         "limits": {"conn": -1, "subs": -1, "data": -1, "payload": -1, "imports": -1},
         "imports": [
             {"name": subject, "subject": subject, "local_subject": subject, "account": home, "type": kind}
-            for subject, kind in ((subjects.weights, "stream"), (subjects.batch_subjects[0], "service"))
+            for subject, kind in ((subjects.all_weights[0], "stream"), (subjects.batch_subjects[0], "service"))
         ],
     }
     somebody = Token(name="somebody", subject=SOMEBODY.public, issued_s=int(time.time()), nats=claims)
     await AccountRegistry(system, theirs).ensure(somebody)
-    stranger = Connection(settings.server, own_user(SOMEBODY), "stranger")
+    stranger = Connection(settings.endpoint, own_user(SOMEBODY), "stranger")
     client = await stranger.client()
-    heard = await client.subscribe(subjects.weights)
+    heard = await client.subscribe(subjects.all_weights[0])
     await client.publish(subjects.batch_chunk(0, 0), b"forged")
     await client.flush()
-    credentials = await nats.credentials(job, Role.LEARNER)
+    credentials = nats.credentials(job, Role.LEARNER)
     async with site.guest(job, Role.LEARNER, credentials) as learner:
         await learner.client.jetstream().publish(subjects.weights_of(None).chunk(1, 0), b"weights")
-    worker = await nats.credentials(job, Role.WORKER)
+    worker = nats.credentials(job, Role.WORKER)
     async with site.guest(job, Role.WORKER, worker) as guest:
         stored = await guest.client.jetstream().publish(subjects.batch_chunk(0, 0), b"a worker's")
         assert stored.seq == 1  # the first one in the queue

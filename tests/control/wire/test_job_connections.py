@@ -1,16 +1,16 @@
 """The operator's connections: one for each running job, however many run."""
 
 from rollfleet_api.subjects import Subjects
-from rollfleet_operator.nats.connection import Server
 from rollfleet_operator.nats.job_connections import IDLE_S, MOST, JobConnections
 from rollfleet_operator.nats.trust import new_keys
+from rollfleet_operator.nats_port import Endpoint
 
 JOBS = [Subjects(namespace="default", job=f"job-{number}") for number in range(MOST + 50)]
 
 
 async def test_connections_of_running_jobs_stay_open_and_those_of_idle_ones_are_closed() -> None:
     now_s = [0.0]
-    connections = JobConnections(Server(url="nats://nowhere"), new_keys(b"k" * 32), clock=lambda: now_s[0])
+    connections = JobConnections(Endpoint(url="nats://nowhere"), new_keys(b"k" * 32), clock=lambda: now_s[0])
     first = [await connections.of(job) for job in JOBS]
     for _ in range(10):
         now_s[0] += IDLE_S / 6

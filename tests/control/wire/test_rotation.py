@@ -21,14 +21,13 @@ from rollfleet_operator import names
 from rollfleet_operator.nats.server_port import NatsOnServer
 from rollfleet_operator.nats.tokens import SEED_BYTES
 from rollfleet_operator.nats.trust import new_keys, trust_configuration
-from rollfleet_operator.nats.users import Validity
 from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.rotation import REVOKED_AFTER_S
 
 LIFE_S = 4
 Renew: TypeAlias = Callable[[], object]
 Work: TypeAlias = Callable[[Link, str, Renew], None]
-LONG = Validity(life_s=3600)  # as `Site.credentials` makes them
+LONG_S = 3600  # as `Site.credentials` makes them
 
 
 def rotated(job: CollectorJob, ago_s: float) -> CollectorJob:
@@ -38,13 +37,13 @@ def rotated(job: CollectorJob, ago_s: float) -> CollectorJob:
 
 
 async def test_rotation_on_request_renews_credentials_of_before_it(site: Site) -> None:
-    job, nats = site.job(), site.nats_with(validity=LONG)
+    job, nats = site.job(), site.nats_with(life_s=LONG_S)
     for role in Role:
-        before = await nats.credentials(job, role)
-        assert await nats.credentials(rotated(job, -30), role) == before, "not yet"
-        renewed = await nats.credentials(rotated(job, 0), role)
+        before = nats.credentials(job, role)
+        assert nats.credentials(rotated(job, -30), role) == before, "not yet"
+        renewed = nats.credentials(rotated(job, 0), role)
         assert renewed not in (None, before)
-        assert await site.nats_with(validity=LONG).credentials(rotated(job, 0), role) == renewed, "a restart"
+        assert site.nats_with(life_s=LONG_S).credentials(rotated(job, 0), role) == renewed, "a restart"
 
 
 async def test_credentials_of_before_a_rotation_open_nothing_once_pods_have_new_ones(site: Site) -> None:

@@ -119,7 +119,8 @@ async def test_a_role_of_one_job_reads_nothing_of_another(site: Site, role: Role
     ours, theirs = await two_jobs(site, name, namespace)
     subjects = subjects_of(theirs)
     async with site.guest(ours, role) as us, site.guest(theirs, Role.LEARNER) as learner:
-        for wildcard in (">", f"{subjects.prefix}.>", subjects.weights, f"{inbox_prefix(subjects, Role.WORKER)}.>"):
+        inboxes = f"{inbox_prefix(subjects, Role.WORKER)}.>"
+        for wildcard in (">", f"{subjects.prefix}.>", *subjects.all_weights, inboxes):
             await us.client.subscribe(wildcard)
             assert "permissions violation" in await asyncio.wait_for(us.refused.get(), 5)
         await learner.client.jetstream().publish(subjects.weights_of(None).chunk(2, 0), b"more")

@@ -8,8 +8,9 @@ import yaml
 from tests.api.job_data import job_data
 from typer.testing import CliRunner
 
-from rollfleet.cli import main, record_program
+from rollfleet.cli import main
 from rollfleet.cli.main import app
+from rollfleet.recording import recorder
 from rollfleet_api import exit_codes
 
 JOB = yaml.safe_dump(job_data({"name": "test"}, policy={"random": {}}))
@@ -106,7 +107,7 @@ def test_a_defect_is_one_line_that_asks_for_a_report(cli: CliRunner, monkeypatch
     def fail(*_: object, **__: object) -> None:
         raise KeyError("no such thing")
 
-    monkeypatch.setattr(record_program, "main", fail)
+    monkeypatch.setattr(recorder, "record", fail)
     monkeypatch.setenv("ROLLFLEET_NATS_URL", "nats://nowhere")
     result = cli.invoke(app, ["record", "test"])
     assert result.exit_code == 1
@@ -120,7 +121,7 @@ def test_ctrl_c_is_130(cli: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(record_program, "main", interrupt)
+    monkeypatch.setattr(recorder, "record", interrupt)
     monkeypatch.setenv("ROLLFLEET_NATS_URL", "nats://nowhere")
     assert cli.invoke(app, ["record", "test"]).exit_code == 130
 

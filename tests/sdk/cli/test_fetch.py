@@ -1,9 +1,11 @@
 """`rollfleet fetch`: a worker's calls return the kept files, and a hostile worker writes nowhere else."""
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from typer.testing import CliRunner
 
 from rollfleet import Collector
 from rollfleet.cli import fetch as cli_fetch
-from rollfleet.cli.fetch import LISTED, PIECE_BYTES, KeptFiles, copy
+from rollfleet.cli.fetch import LISTED, PIECE_BYTES, KeptFiles
 from rollfleet.cli.main import app
 from rollfleet.errors import MessageCorrupt
 
@@ -82,6 +84,12 @@ def kept(tmp_path: Path) -> Path:
     return folder
 
 
+def copy(collector: Collector, to: Path) -> dict[str, bool]:
+    to.parent.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=to.parent) as scratch:
+        return cli_fetch.copy(collector, Path(scratch), to)
+
+
 def tree(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -141,7 +149,7 @@ def test_files_that_change_or_are_deleted_meanwhile_are_left_out(start: Start, k
 
 
 def test_many_paths_come_in_several_calls(start: Start, tmp_path: Path) -> None:
-    names = [f"{number:0150}" for number in range(2 * LISTED)]
+    names = [f"{number:0100}" for number in range(2 * LISTED)]
     for name in names:
         (tmp_path / name).touch()
     collector = start(KeptFiles, folder=str(tmp_path))
@@ -149,6 +157,29 @@ def test_many_paths_come_in_several_calls(start: Start, tmp_path: Path) -> None:
     (second,) = collector.call(0, "env.files", first[-1])[0]
     assert first + second == names
     assert collector.call(0, "env.files", second[-1])[0] == [[]]
+
+
+def test_long_paths_in_other_letters_come_in_calls_that_fit(start: Start, tmp_path: Path) -> None:
+    for number in range(LISTED):
+        (tmp_path / f"{number:04}{'雪' * 80}").touch()
+    collector = start(KeptFiles, folder=str(tmp_path))
+    found, last = list[str](), ""
+    while paths := collector.call(0, "env.files", last)[0][0]:
+        assert len(json.dumps(paths)) <= PIECE_BYTES
+        found += paths
+        last = paths[-1]
+    assert found == sorted(os.listdir(tmp_path))
+
+
+def test_a_file_whose_reader_restarts_or_may_not_read_it_is_left_out(kept: Path) -> None:
+    reader = KeptFiles(str(kept))
+    assert reader.read(CHECKPOINT, PIECE_BYTES) is None, "an earlier incarnation read the first bytes"
+    assert reader.read("checkpoints", 0) is None, "a folder now"
+    assert reader.read("whole.bin/more", 0) is None
+    piece = reader.read("whole.bin", 0)
+    assert piece is not None
+    assert piece.nbytes == PIECE_BYTES
+    reader.close()
 
 
 def test_all_paths_of_several_calls_are_copied(
@@ -163,5 +194,8 @@ def test_the_command_names_each_file_that_is_left_out(monkeypatch: pytest.Monkey
     monkeypatch.setattr(cli_fetch, "fetch", lambda *_, **__: {"curve.csv": True, "policy.pt": False})
     done = CliRunner().invoke(app, ["fetch", "lab/mine"])
     assert done.stdout == "1 file in mine\n"
-    assert done.stderr == "'policy.pt' was deleted or changed while it was read: fetch it again\n"
+    assert done.stderr == (
+        "'policy.pt' was deleted or changed while it was read, or cannot be read\n"
+        "fetch them again into another folder, with --to\n"
+    )
     assert done.exit_code == 1

@@ -1,5 +1,6 @@
 """`rollfleet play` runs a trained policy in its job's environment, without exploration, and shows it."""
 
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +84,16 @@ def test_episodes_of_the_most_likely_actions_are_shown(trained: Path, capsys: py
         "episode 2: return 5.0, 5 frames",
         "mean return 5.0",
     ]
+
+
+def test_a_file_beside_a_job_takes_the_place_of_no_installed_module(trained: Path) -> None:
+    """A `gymnasium.py` there would be executed."""
+    beside = trained.parent.parent
+    sys.path.remove(str(beside))
+    (beside / "tabnanny.py").write_text("raise AssertionError")
+    sys.modules.pop("tabnanny", None)
+    played(trained, job=beside / "job.yaml", episodes=1)
+    assert Path(str(importlib.import_module("tabnanny").__file__)).parent != beside
 
 
 def test_folder_stands_for_its_newest_checkpoint_and_a_job_for_that_of_the_checkpoint(

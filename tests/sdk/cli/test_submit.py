@@ -347,6 +347,40 @@ def test_follow_shows_each_learners_log_until_the_job_is_complete(jobs: Jobs, na
     assert states[-1] == f"{namespace.name}/cartpole is Complete (TotalFrames): that is all"
 
 
+def test_follow_shows_the_last_words_of_a_learner_that_ended_before_it_was_seen(
+    jobs: Jobs, namespace: Namespace
+) -> None:
+    logs: dict[str, Queue[str | None]] = {}
+    shown = list[str]()
+    jobs.submit(JOB)
+    with serving(logs) as port:
+        namespace.node("node-learner", port)
+        for _ in range(2):
+            pod = namespace.pod(None)
+            namespace.status({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod}}, {"phase": "Failed"})
+            logs[pod] = Queue()
+            logs[pod].put("last words")
+            logs[pod].put(None)
+        failed = {"type": "Failed", "status": "True", "reason": "LearnerFailed", "message": "too often"}
+        namespace.report(phase="Failed", conditions=[failed | {"lastTransitionTime": "2026-11-21T12:00:00Z"}])
+        assert follow(jobs, "cartpole", shown.append, shown.append) == 1
+    assert shown[:2] == ["last words", "last words"]
+    assert "is Failed (LearnerFailed): too often" in shown[2]
+
+
+def test_follow_of_a_failed_job_ends_where_the_log_of_its_learner_is_lost(jobs: Jobs, namespace: Namespace) -> None:
+    states = list[str]()
+    jobs.submit(JOB)
+    with serving({}) as port:
+        namespace.node("node-learner", port)
+        pod = namespace.pod(None)
+        namespace.status({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod}}, {"phase": "Failed"})
+        failed = {"type": "Failed", "status": "True", "reason": "LearnerFailed", "message": "too often"}
+        namespace.report(phase="Failed", conditions=[failed | {"lastTransitionTime": "2026-11-21T12:00:00Z"}])
+    assert follow(jobs, "cartpole", print, states.append) == 1, "the node is gone"
+    assert "is Failed (LearnerFailed): too often" in states[-1]
+
+
 def test_follow_of_a_job_that_fails_says_why(jobs: Jobs, namespace: Namespace) -> None:
     states = list[str]()
     jobs.submit(JOB)

@@ -101,7 +101,7 @@ def test_a_cut_connection_does_not_end_the_wait(
 ) -> None:
     submitted = submit(api.namespace, timeout_s=60)
 
-    def cut() -> None:  # while it watches the job
+    def cut() -> None:  # while it waits
         network.cut()
         ready = {"type": "Ready", "status": "True", "reason": "WorkersReady", "message": ""}
         namespace.report("mine", phase="Running", workers={"desired": 1, "ready": 1}, conditions=[ready])

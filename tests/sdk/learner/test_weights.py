@@ -211,7 +211,6 @@ def test_weights_dict_updates_several_in_one_version(collect: Collect) -> None:
         (None, {"weights_dict": {"middle": Constant()}}, WeightMismatch, "no model 'middle'; it has high, low"),
         (None, {"weights_dict": {"a.b": Constant()}}, WeightMismatch, "'a.b' is not a valid name of a model"),
         (None, {"worker_ids": 9}, JobInvalid, "there is no worker 9; the workers are"),
-        ({}, {}, NoWeights, "no parameters or buffers"),
     ],
 )
 def test_wrong_weights_and_contradictory_arguments_are_refused_and_sent_to_no_one(
@@ -220,6 +219,13 @@ def test_wrong_weights_and_contradictory_arguments_are_refused_and_sent_to_no_on
     collector = here("CartPole-v1", Two(), weights_interval=0, **OPTIONS)
     with pytest.raises(error, match=message):
         collector.update_policy_weights_(weights, **keywords)
+    assert collector.version == 0
+
+
+def test_weights_without_a_tensor_are_refused_in_every_place(collect: Collect) -> None:
+    collector = collect("CartPole-v1", Two(), weights_interval=0, **OPTIONS)
+    with pytest.raises(NoWeights, match="no parameters or buffers"):
+        collector.update_policy_weights_({})
     assert collector.version == 0
 
 
