@@ -16,6 +16,9 @@ from rollfleet_api.job import EnvSpec, Vectorization
 KEEPS_SEEDS = "rollfleet_keeps_seeds"
 """An attribute of an `EnvBase` that is true if neither it nor torch's generator is seeded: both go on as they are."""
 
+STAYS_OPEN = "rollfleet_stays_open"
+"""An attribute of an `EnvBase` that is true if the next call that would close it leaves it open."""
+
 
 def is_torchrl(env: object) -> bool:
     """Whether an object is an environment of TorchRL, without importing TorchRL."""
@@ -90,7 +93,7 @@ def build_torchrl(first: Any, build: Callable[[], Any], spec: EnvSpec, source: s
 
 def _close(env: Any) -> None:
     """Close an environment. A `SerialEnv` that never ran is closed, and closing it again is an error."""
-    if not env.is_closed:
+    if not vars(env).pop(STAYS_OPEN, False) and not env.is_closed:
         env.close()
 
 

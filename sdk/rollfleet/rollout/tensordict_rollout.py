@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -266,8 +267,9 @@ class TensorDictRollout:
         return batch
 
     def _explain(self, error: Exception) -> None:
-        """Raise the error of TorchRL's `check_env_specs`, if the environment that never worked fails it."""
-        if self._worked or isinstance(error, EnvironmentInvalid):
+        """Raise the error of TorchRL's `check_env_specs`, if an environment that never worked raised it and fails."""
+        called = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+        if self._worked or isinstance(error, EnvironmentInvalid) or TensorDictRollout._called.__code__ in called:
             return
         from torchrl.envs.utils import check_env_specs
 

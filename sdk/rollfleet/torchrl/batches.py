@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase, is_tensor_collection
+from tensordict import TensorDictBase
 
 from rollfleet.data.batch import MASK, TRAJECTORY, VERSION, is_dense
 
@@ -58,8 +58,5 @@ def without_marks(batch: TensorDictBase, *, ids: bool) -> TensorDictBase:
     """
     if not ids:
         return batch.exclude("collector")
-    collector = batch.get("collector")
-    if is_tensor_collection(collector):
-        full = MASK in batch.keys(True) and bool(collector.get(MASK[1]).all())
-        batch = batch.exclude(VERSION, *[MASK] if full else [], inplace=True)
-    return batch
+    full = MASK in batch.keys(True) and bool(batch.get(MASK).all())
+    return batch.exclude(VERSION, *[MASK] if full else [], inplace=True)

@@ -19,6 +19,7 @@ from rollfleet.collector import Collector as NativeCollector
 from rollfleet.data.batch import TRAJECTORY, VERSION
 from rollfleet.data.tensor_tree import key_of
 from rollfleet.data.whole_trajectories import WholeTrajectories
+from rollfleet.envs.torchrl_env import STAYS_OPEN
 from rollfleet.errors import EnvironmentInvalid, WorkerFailed
 from rollfleet.learner.background_fill import BackgroundFill
 from rollfleet.torchrl.arguments import PLACE, native
@@ -42,6 +43,7 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
     # Arguments that not all of TorchRL's collectors have
     compact_obs = track_policy_version = update_at_each_batch = False
     track_traj_ids = True
+    env: Any = None  # in this process
     replay_buffer: Any = None
     traj_format: str | None = None
 
@@ -65,7 +67,7 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
         given = self._given(dict(call.arguments))
         self._keywords = native(given)
         self.closed = True
-        self._frames, self._iter, self._updates = 0, -1, 0
+        self._frames, self._iter, self._updates, self._seed = 0, -1, 0, torch.initial_seed()
         self._before: int | None = None  # the native version less the number of updates; None: no update yet
         self._trajectories = WholeTrajectories()
         self._fill: BackgroundFill | None = None
@@ -93,7 +95,6 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
         self.total_frames: float = math.inf if total is None or total < 0 else int(total)
         self.init_random_frames = max(0, int(given["init_random_frames"] or 0))
         self.max_frames_per_traj = int(given["max_frames_per_traj"] or 0)
-        self.split_trajs = bool(given["split_trajs"])
         if self.split_trajs and not self.track_traj_ids:
             raise ValueError("split_trajs=True requires track_traj_ids=True.")
         if self.traj_format not in (None, "padded", "cat"):
@@ -124,7 +125,8 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
             result: Any = split_trajectories(batch, prefix="collector") if splits else batch
             if self.postproc is not None:
                 result = self.postproc(result)
-            self._collected(result)
+            if self.env is not None and self.post_collect_hook is not None:
+                self.post_collect_hook(result)
             if self.trajs_per_batch is not None:
                 yield from self._whole_trajectories(result, self.trajs_per_batch)
             elif self.replay_buffer is None:
@@ -140,6 +142,8 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
 
     def _collect(self) -> TensorDictBase | None:
         """Return the next batch of frames, as TorchRL's collectors yield it; None: the job has ended."""
+        if self.env is not None and self.pre_collect_hook is not None:  # other processes call their own
+            self.pre_collect_hook()
         self._iter += 1
         if self.update_at_each_batch:
             self.update_policy_weights_()
@@ -162,9 +166,6 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
                 batch.set(key, torch.full(batch.shape, number))
         batch = without_marks(batch, ids=self.track_traj_ids)
         return batch.exclude(*self._repeated) if self.compact_obs else batch
-
-    def _collected(self, batch: Any) -> None:
-        """Called with each batch before it is yielded or stored."""
 
     def _whole_trajectories(self, batch: TensorDictBase, count: int) -> Iterator[Any]:
         """Yield the batches of `count` trajectories that these frames complete; None: they are in the replay buffer."""
@@ -206,13 +207,9 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
             return
         given = any(each is not None for each in (source, weights, policy, weights_dict))
         if self._sends and (given or self._has_weights):
+            name = model_id if given and model_id != "policy" else None
             self._native.update_policy_weights_(
-                source,
-                weights=weights,
-                policy=policy,
-                worker_ids=worker_ids,
-                model_id=model_id if given and model_id != "policy" else None,
-                weights_dict=weights_dict,
+                source, weights=weights, policy=policy, worker_ids=worker_ids, model_id=name, weights_dict=weights_dict
             )
         self.increment_version()
 
@@ -240,8 +237,12 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
         """
         if index is not None and not all(index):
             raise NotImplementedError("rollfleet.torchrl resets all environments at once; remove the index")
-        self._trajectories = WholeTrajectories()
-        self._native.set_seed(0)
+        self._reseed(hash((self._seed, self._frames)))  # as no reset before, and no earlier learner of the job
+
+    def _reseed(self, seed: int, *, static: bool = False) -> None:
+        """Begin new episodes, from a seed unless the environments keep their own."""
+        self._trajectories, self._seed = WholeTrajectories(), seed
+        self._native.set_seed(seed % (1 << 53), static)
 
     def getattr_rb(self, attr: str) -> Any:
         """Return an attribute of the replay buffer."""
@@ -261,11 +262,10 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
             raise RuntimeError("Replay buffer must be defined for execution.")
         self._check_fill()
         if not self.is_running():
-            self._filled = self.iterator()
             self._fill = BackgroundFill(self._fill_once)
 
     def _fill_once(self) -> None:
-        next(self._filled)
+        next(self.iterator())
 
     def _check_fill(self) -> None:
         if self._fill is not None:
@@ -282,9 +282,17 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
             yield
 
     def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
-        """Stop all workers, then raise the error that ended `start`, unless a call has raised it. Twice is harmless."""
+        """Stop all workers, then raise the error that ended `start`, unless a call has raised it. Twice is harmless.
+
+        Raises:
+            RuntimeError: `close_env` is false, and the environments are in other processes: nothing is stopped.
+        """
         if self.closed:
             return
+        if not close_env:
+            if self.env is None:
+                raise RuntimeError(f"Cannot shutdown {type(self).__name__} without closing its environments.")
+            vars(self.env)[STAYS_OPEN] = True
         self.closed = True
         try:
             if self._fill is not None:

@@ -35,8 +35,9 @@ class DistributedCollector(WorkersCollector, theirs=distributed.DistributedColle
         for name in of_collectors:
             if name not in Collector.__signature__.parameters | MultiCollector.__signature__.parameters:
                 raise JobInvalid(f"`collector_kwargs`: {name!r} is no argument of a collector; remove it")
-        often = arguments.get("update_after_each_batch") or (arguments.get("max_weight_update_interval") or -1) > -1
-        return arguments | of_collectors | {"update_at_each_batch": bool(often), "cat_results": None}
+        often = any(arguments.get(name) for name in ("update_after_each_batch", "update_interval"))
+        often |= arguments.get("max_weight_update_interval") not in (None, -1)  # 0 is an interval, too
+        return arguments | of_collectors | {"update_at_each_batch": often, "cat_results": None}
 
     def _makes(self, given: Mapping[str, Any]) -> list[Any]:
         kind = given["collector_class"]

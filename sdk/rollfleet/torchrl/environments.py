@@ -50,11 +50,10 @@ def each_of(value: Any, count: int, name: str) -> list[Any]:
     Raises:
         ValueError: A list has another length.
     """
-    if not isinstance(value, list | tuple):
-        return [value] * count
-    if len(value) != count:
-        raise ValueError(f"`{name}` has {len(value)} entries for {count} workers")
-    return list(value)
+    values = list(value) if isinstance(value, list | tuple) else [value] * count
+    if len(values) != count:
+        raise ValueError(f"`{name}` has {len(values)} entries for {count} workers")
+    return values
 
 
 def listed(value: Any) -> list[Any]:

@@ -43,9 +43,12 @@ def acting(policy: Any, given: Mapping[str, Any]) -> Any:
     True, or keyword arguments of `torch.compile` and of `CudaGraphModule`.
     """
     compiled, graph = given.get("compile_policy"), given.get("cudagraph_policy")
+    options = compiled if isinstance(compiled, Mapping) else {}
     if compiled and isinstance(policy, nn.Module):
         policy = copy.copy(policy)  # has the same parameters, and the caller's module stays as it is
-        policy.compile(**({} if compiled is True else compiled))
+        policy.compile(**options)
+    elif compiled and not isinstance(policy, RandomPolicy):
+        policy = torch.compile(policy, **options)
     if graph:
         policy = CudaGraphModule(policy, **({} if graph is True else graph))
     return policy if isinstance(policy, nn.Module) or not given.get("trust_policy") else partial(_called, policy)

@@ -66,7 +66,7 @@ class WorkersCollector(FleetCollector):
             frames_per_batch=frames,
             num_envs=num_envs,
             weights_interval=0,
-            seed=torch.initial_seed() % (1 << 53),
+            seed=self._seed % (1 << 53),
             workers=count,
             mode="sync" if self.sync else "async",
             cat_results="stack" if self.sync else "envs",
@@ -103,6 +103,9 @@ class WorkersCollector(FleetCollector):
         spec = collector.job.spec
         self.num_workers, self.sync = spec.workers, str(spec.mode).lower() == "sync"
         self.requested_frames_per_batch = spec.steps_per_batch * sizes.numel() * (spec.workers if self.sync else 1)
+        if (written := sum(listed(given["frames_per_batch"]))) != (fixed := spec.collect.frames_per_batch):
+            collector.detach()
+            raise JobInvalid(f"`frames_per_batch` is {written}, and the job's batches have {fixed}; write {fixed}")
         self._frames = collector.stats().frames  # of earlier learners, too
         stacks = self.sync and spec.collect.cat_results is CatResults.STACK  # else batches come joined
         return collector, BatchShape(sizes, "stack" if stacks else None)
@@ -132,7 +135,7 @@ class WorkersCollector(FleetCollector):
         written = each_of(frames, self.num_workers, "frames_per_batch")
         if self.sync and len(set(written)) > 1:
             raise JobInvalid("`frames_per_batch`: a list needs equal entries; write one number")
-        self.requested_frames_per_batch = sum(written) if isinstance(frames, Sequence) else frames
+        self.requested_frames_per_batch = sum(listed(frames))
         return -(-self.frames_per_batch_worker() // envs) * envs
 
     def frames_per_batch_worker(self, *, worker_idx: int | None = None) -> int:
@@ -158,10 +161,11 @@ class WorkersCollector(FleetCollector):
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the environments one after the other. Returns the seed after the last one."""
+        end = seed
         for worker in self._native.workers:
-            seed = self._at(worker, "env.set_seed", [seed], {"static_seed": static_seed})
-        self.reset()
-        return seed
+            end = self._at(worker, "env.set_seed", [end], {"static_seed": static_seed})
+        self._reseed(seed, static=static_seed)
+        return end
 
     def getattr_env(self, attr: str) -> Any:
         """Return an attribute of the first worker's environment."""
@@ -211,14 +215,15 @@ class WorkersCollector(FleetCollector):
         workers = {f"worker{worker}": {**own, "env_state_dict": _tensors(found[worker][0])} for worker in found}
         return workers | state
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], **kwargs: Any) -> None:
-        """Continue from a `state_dict`."""
+    def load_state_dict(self, state_dict: Any, **kwargs: Any) -> None:
+        """Continue from a `state_dict`, or from a list of the workers' own, as TorchRL's `RayCollector` saves it."""
+        own = listed(state_dict)
+        state_dict = {f"worker{worker}": state for worker, state in enumerate(own)} | own[0]
         for worker in self._native.workers:
             if state := state_dict.get(f"worker{worker}", {}).get("env_state_dict"):
                 self._at(worker, "env.load_state_dict", [state])
-        first = state_dict.get("worker0", {})
-        if isinstance(self.policy, nn.Module) and "policy_state_dict" in first:
-            self.policy.load_state_dict(first["policy_state_dict"])
+        if isinstance(self.policy, nn.Module) and (state := state_dict["worker0"].get("policy_state_dict")):
+            self.policy.load_state_dict(state)
             self.update_policy_weights_()
         super().load_state_dict(state_dict)
 
@@ -240,16 +245,6 @@ class WorkersCollector(FleetCollector):
     def set_post_collect_hook(self, hook: Any) -> None:
         """Raise NotImplementedError: workers get their hooks when they start."""
         raise NotImplementedError("pass post_collect_hook to the constructor: workers get it when they start")
-
-    def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
-        """Stop all workers. Their environments are closed.
-
-        Raises:
-            RuntimeError: `close_env` is false: nothing is stopped.
-        """
-        if not close_env:
-            raise RuntimeError(f"Cannot shutdown {type(self).__name__} without closing its environments.")
-        super().shutdown(timeout, raise_on_error=raise_on_error)
 
 
 class MultiCollector(WorkersCollector, theirs=torchrl.collectors.MultiCollector):

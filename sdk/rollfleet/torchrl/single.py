@@ -9,6 +9,7 @@ import torchrl.collectors
 from torch import nn
 
 from rollfleet.collector import Collector as NativeCollector
+from rollfleet.errors import JobInvalid
 from rollfleet.policies.tensordict_policy import tensordict_policy
 from rollfleet.torchrl.arguments import PLACE, elsewhere
 from rollfleet.torchrl.batches import BatchShape, without_marks
@@ -41,12 +42,15 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make a collector of the class that `num_collectors`, `backend`, or a place on a fleet asks for."""
-        if cls is not Collector:
-            return super().__new__(cls)
-        other = _dispatched(args, kwargs)
+        other = _dispatched(args, kwargs) if cls is Collector else None
         return super().__new__(cls) if other is None else other
 
     def _open(self, given: dict[str, Any]) -> tuple[NativeCollector, BatchShape]:
+        if places := [*elsewhere, *(name for name in PLACE if given[name] is not None)]:
+            raise JobInvalid(
+                f"`{places[0]}` asks for other processes, and a subclass of Collector, or backend='direct', collects "
+                f"in this one; derive from MultiSyncCollector, or remove `{places[0]}`"
+            )
         for name in DEVICES:
             setattr(self, name, device_of(given[name], given["device"]))
         if given["policy_factory"] is not None:
@@ -75,15 +79,6 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
             **self._keywords,
         )
         return collector, BatchShape(self.env.batch_size)
-
-    def _collect(self) -> Any:
-        if self.pre_collect_hook is not None:
-            self.pre_collect_hook()
-        return super()._collect()
-
-    def _collected(self, batch: Any) -> None:
-        if self.post_collect_hook is not None:
-            self.post_collect_hook(batch)
 
     def fake_tensordict(self) -> Any:
         """Return a batch of zeros, with the keys, shapes and dtypes of a real one. Nothing is collected."""

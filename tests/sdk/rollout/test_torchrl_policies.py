@@ -224,6 +224,23 @@ class Wrong(GymEnv):  # type: ignore[misc]
         raise ValueError("broken")
 
 
+class Double(GymEnv):  # type: ignore[misc]
+    """Observes a dtype that its spec does not name."""
+
+    def _step(self, tensordict: Any) -> Any:
+        found = super()._step(tensordict)
+        return found.set("observation", found["observation"].double())
+
+
+def test_an_error_of_a_policy_is_not_blamed_on_the_environment() -> None:
+    def broken(tensordict: TensorDict) -> TensorDict:
+        raise KeyError("of the policy")
+
+    collector = rollfleet.Collector(lambda: Double("CartPole-v1"), broken, frames_per_batch=8)
+    with collector, pytest.raises(KeyError, match="of the policy"):
+        next(collector)
+
+
 @pytest.mark.parametrize(
     ("error", "text", "env", "keywords"),
     [

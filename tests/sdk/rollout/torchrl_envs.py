@@ -11,6 +11,7 @@ import torch
 from tensordict import NonTensorData, TensorDict
 from torchrl.data import Categorical, Composite, NonTensor, Unbounded
 from torchrl.envs import (
+    ActionMask,
     CatFrames,
     CatTensors,
     ClipTransform,
@@ -204,6 +205,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "changing-shape": EnvWithDynamicSpec,
     "text": Telling,
     "mask": TicTacToeEnv,
+    "masked-by-a-transform": lambda: TransformedEnv(TicTacToeEnv(), ActionMask(mask_key="mask")),
     "vmas": vmas,
     "agents-in-groups": tag,
     "agents-in-turns": turns,
@@ -244,5 +246,7 @@ def first_legal(tensordict: Any) -> Any:
     return tensordict
 
 
-POLICIES: dict[str, Callable[[Any], Any]] = {"agents-in-turns": first_legal, "mask": first_legal}
+POLICIES: dict[str, Callable[[Any], Any]] = dict.fromkeys(
+    ("agents-in-turns", "mask", "masked-by-a-transform"), first_legal
+)
 """The policy of a kind whose random actions would be illegal; the others act at random."""

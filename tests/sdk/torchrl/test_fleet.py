@@ -8,7 +8,9 @@ from tests.job_server import Server, join_all
 from tests.sdk.torchrl import programs
 from tests.sdk.torchrl.programs import linear, running
 
+from rollfleet.errors import JobInvalid
 from rollfleet.torchrl import MultiSyncDataCollector
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL
@@ -49,3 +51,35 @@ def test_a_jobs_batches_have_torchrls_shape_until_the_job_ends(
                 policy.module.bias += 1
     assert shapes == [shape] * 4
     join_all(workers)
+
+
+def of_seven_frames(server: Server) -> CollectorJob:
+    return server.provision(
+        mode="Sync",
+        workers=1,
+        env={"entrypoint": f"{programs.__name__}:pendulum"},
+        policy={"entrypoint": f"{programs.__name__}:make_policy"},
+        collect={"framesPerBatch": 7},
+    )
+
+
+def test_another_frames_per_batch_than_the_jobs_is_refused(server: Server) -> None:
+    keywords = {"job": of_seven_frames(server).key, "nats": server.url(Role.LEARNER)}
+    with pytest.raises(JobInvalid, match="the job's batches have 7; write 7"):
+        MultiSyncDataCollector([programs.pendulum], linear(), frames_per_batch=1000, **keywords)
+
+
+def test_seeds_and_resets_reach_the_environments_of_a_job(server: Server) -> None:
+    job = of_seven_frames(server)
+    worker = server.start_worker(job, 0)
+    keywords = {"frames_per_batch": 7, "job": job.key, "nats": server.url(Role.LEARNER)}
+    collector: Any = MultiSyncDataCollector([programs.pendulum], linear(), **keywords)
+    firsts = []
+    with running(collector):
+        iterator = iter(collector)
+        for seed in (5, 5, 6, None, None):
+            collector.reset() if seed is None else collector.set_seed(seed)
+            firsts.append(tuple(next(iterator)["observation"][0].tolist()))
+    assert firsts[0] == firsts[1]
+    assert len(set(firsts)) == 4
+    join_all([worker])

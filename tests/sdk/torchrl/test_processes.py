@@ -11,6 +11,7 @@ from torchrl.data import LazyTensorStorage, ReplayBuffer
 from rollfleet.torchrl import (
     Collector,
     DistributedCollector,
+    DistributedSyncCollector,
     MultiAsyncCollector,
     MultiCollector,
     MultiSyncCollector,
@@ -58,6 +59,24 @@ def test_weights_are_sent_when_update_policy_weights_is_called(given: bool) -> N
     assert (batch["policy_version"] == 1).all()
 
 
+@pytest.mark.parametrize(
+    ("kind", "keywords"),
+    [
+        (DistributedSyncCollector, {}),
+        (DistributedCollector, {"sync": True, "update_interval": 2}),
+        (RayCollector, {"sync": True, "max_weight_update_interval": 0}),
+    ],
+)
+def test_a_collector_with_an_interval_of_updates_sends_the_policys_weights(kind: Any, keywords: dict[str, Any]) -> None:
+    policy, acted = constant(0.0), []
+    with running(kind([pendulum], policy, frames_per_batch=10, total_frames=30, **keywords)) as collector:
+        for batch in collector:
+            acted += batch["action"].unique().tolist()
+            with torch.no_grad():
+                policy.module.bias += 1
+    assert acted == [0.0, 1.0, 2.0]
+
+
 def test_workers_seed_their_environments_one_after_the_other_and_answer_calls() -> None:
     with running(MultiSyncCollector([pendulum] * 2, constant(0.0), frames_per_batch=14)) as collector:
         end = collector.set_seed(5)
@@ -72,6 +91,24 @@ def test_workers_seed_their_environments_one_after_the_other_and_answer_calls() 
         assert collector.stats("both")["workers"] == 2
         state = collector.state_dict()
         assert {"worker0", "worker1", "frames", "iter"} <= state.keys()
+
+
+def test_a_reset_repeats_no_random_actions_of_workers() -> None:
+    with running(MultiSyncCollector([pendulum], frames_per_batch=7)) as collector:
+        iterator, actions = iter(collector), []
+        for _ in range(2):
+            collector.reset()
+            actions.append(next(iterator)["action"])
+    assert not torch.equal(*actions)
+
+
+def test_a_list_of_the_states_of_workers_is_loaded() -> None:
+    state = {"frames": 20, "iter": 1, "policy_state_dict": constant(1.0).state_dict()}
+    ray = RayCollector(pendulum, constant(0.0), num_collectors=1, sync=True, frames_per_batch=10)
+    with running(ray) as collector:
+        collector.load_state_dict([state])
+        assert (next(iter(collector))["action"] == 1).all()
+        assert collector.stats()["frames"] == 30
 
 
 def test_each_workers_batch_is_written_into_the_replay_buffer() -> None:

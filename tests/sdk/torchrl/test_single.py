@@ -10,7 +10,9 @@ from torchrl.data import LazyTensorStorage, ReplayBuffer
 from torchrl.envs import InitTracker, TransformedEnv
 from torchrl.envs.utils import ExplorationType
 
+from rollfleet.errors import JobInvalid
 from rollfleet.torchrl import Collector, RandomPolicy, SyncDataCollector
+from rollfleet.torchrl.arguments import elsewhere
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL
 
@@ -133,6 +135,21 @@ def test_a_compiled_policy_acts_with_the_callers_parameters() -> None:
     assert policy._compiled_call_impl is None
 
 
+def test_a_function_is_compiled() -> None:
+    compiled = []
+
+    def backend(graph: Any, _: object) -> Any:
+        compiled.append(graph)
+        return graph
+
+    def push(tensordict: TensorDict) -> TensorDict:
+        return tensordict.set("action", tensordict["observation"][..., :1] * 0 + 2)
+
+    (batch,) = batches(Collector, pendulum, push, total_frames=20, compile_policy={"backend": backend})
+    assert (batch["action"] == 2).all()
+    assert compiled
+
+
 @pytest.mark.parametrize("ndim", [1, 2])
 def test_a_replay_buffer_gets_batches_as_torchrls_collector_writes_them(ndim: int) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(100, ndim=ndim), batch_size=8)
@@ -163,6 +180,29 @@ def test_the_error_that_ends_a_background_fill_is_raised_once_and_everything_is_
             call()
     collector.shutdown()
     assert env.is_closed
+
+
+def test_shutdown_leaves_an_environment_open_if_asked_to() -> None:
+    env = pendulum()
+    for close_env in (False, True):
+        collector = Collector(env, frames_per_batch=5, total_frames=5)
+        assert len(list(collector)) == 1
+        collector.shutdown(close_env=close_env)
+        assert env.is_closed is close_env
+
+
+def test_a_collector_of_this_process_refuses_a_place_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(Collector): ...
+
+    def direct(*args: Any, **keywords: Any) -> Any:
+        return Collector(*args, backend="direct", **keywords)
+
+    for kind in (Mine, direct):
+        with pytest.raises(JobInvalid, match="`job` asks for other processes"):
+            kind(pendulum, frames_per_batch=5, job="team/none")
+    monkeypatch.setitem(elsewhere, "workers", 2)
+    with pytest.raises(JobInvalid, match="`workers` asks for other processes"):
+        Mine(pendulum, frames_per_batch=5)
 
 
 def test_postproc_and_hooks_are_called_and_hooks_can_be_replaced() -> None:
