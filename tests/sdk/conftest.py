@@ -1,5 +1,7 @@
 """What tests of several rooms share: processes that a test started, and collectors on each transport."""
 
+import multiprocessing
+import multiprocessing.forkserver
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -56,6 +58,8 @@ def jobs(kubeconfig: Path, namespace: "Namespace") -> Jobs:
 @pytest.fixture
 def started() -> Callable[..., list[psutil.Process]]:
     """Gives the living processes that the test has started by now; the session's own servers are not among them."""
+    if multiprocessing.get_start_method() == "forkserver":  # Python 3.14's default: a server of the session
+        multiprocessing.forkserver.ensure_running()
     before = set(psutil.Process().children(recursive=True))
 
     def started(*, recursive: bool = False) -> list[psutil.Process]:

@@ -22,7 +22,7 @@ from rollfleet_api.job import Metadata, Vectorization
 from rollfleet_api.messages import WorkerStatus
 from rollfleet_api.permissions import Role
 
-MAKING_S = 10.0  # a worker takes so long at most to be made, unless its environment waits
+MAKING_S = 3.0
 
 
 class CollectOverNats(Collect):
@@ -48,19 +48,16 @@ class CollectOverNats(Collect):
         admin = self._link()
         admin.call(deprovision(admin), timeout_s=60)
         admin.call(provision(admin, job), timeout_s=60)
-        # One after another: threads that make TensorDict's modules or TorchRL's environments disturb each other. A
-        # process of environments is a fork, and would wait for ever for a lock that another thread holds at that
-        # moment, such as torch's while it seeds. The last ones may wait for what comes later in a test.
-        forks = job.spec.env.vectorization is Vectorization.ASYNC
-        for index in range(job.spec.workers):
-            made = threading.Event()
-            transport = NatsWorkerTransport(self._link(Role.WORKER), index)
-            arguments = (transport, construction.workload, index, made)
-            thread = threading.Thread(target=_work, args=arguments, daemon=True)
-            self._stack.callback(_join, thread)
-            thread.start()
-            if forks or index < job.spec.workers - 1:
-                made.wait(MAKING_S)
+        transports = [NatsWorkerTransport(self._link(Role.WORKER), index) for index in range(job.spec.workers)]
+        workers = [_InThread(each, construction.workload, index) for index, each in enumerate(transports)]
+        if job.spec.env.vectorization is Vectorization.ASYNC:
+            # Before a worker runs: a process of environments is a fork, and would wait forever for a lock that another
+            # worker's thread holds at that moment, such as torch's while it seeds.
+            for worker in workers:
+                worker.make()
+        for worker in workers:
+            self._stack.callback(worker.join)
+            worker.start()
         device = torch.device(keywords["device"]) if "device" in keywords else None
         no_cuda_sync = keywords.get("no_cuda_sync", False)
         learner = NatsTransport(self._link(Role.LEARNER), job, device=device, no_cuda_sync=no_cuda_sync)
@@ -73,23 +70,42 @@ class CollectOverNats(Collect):
         return link
 
 
-def _work(transport: NatsWorkerTransport, workload: Workload, index: int, made: threading.Event) -> None:
-    worker = None
-    try:
-        worker = Worker(transport, workload, index)
-        made.set()
-        worker.run()
-    except Exception as error:
-        none = WorkerStatus(worker=index, incarnation=transport.incarnation)
-        status = worker.failed(error) if worker else failure(none, error)
-        transport.report(replace(status, fatal=True))  # no one restarts it here
-    finally:
-        made.set()
-        if worker:
-            worker.close()
-        transport.close()
+class _InThread(threading.Thread):
+    """A worker, made and run in a thread; its error reaches the learner."""
 
+    def __init__(self, transport: NatsWorkerTransport, workload: Workload, index: int) -> None:
+        super().__init__(daemon=True)
+        self._transport, self._workload, self._index = transport, workload, index
+        self._worker: Worker | None = None
+        self._made = threading.Event()
 
-def _join(thread: threading.Thread) -> None:
-    thread.join(60)
-    assert not thread.is_alive(), "a worker did not leave"
+    def make(self) -> Worker:
+        self._worker = self._worker or Worker(self._transport, self._workload, self._index)
+        return self._worker
+
+    def start(self) -> None:
+        """Start it, and wait until the worker is made, unless its environment waits for what the test does later.
+
+        Threads that make TensorDict's modules or TorchRL's environments disturb each other.
+        """
+        super().start()
+        self._made.wait(MAKING_S)
+
+    def run(self) -> None:
+        try:
+            worker = self.make()
+            self._made.set()
+            worker.run()
+        except Exception as error:
+            none = WorkerStatus(worker=self._index, incarnation=self._transport.incarnation)
+            status = self._worker.failed(error) if self._worker else failure(none, error)
+            self._transport.report(replace(status, fatal=True))  # no one restarts it here
+        finally:
+            self._made.set()
+            if self._worker:
+                self._worker.close()
+            self._transport.close()
+
+    def join(self, timeout_s: float | None = 60) -> None:
+        super().join(timeout_s)
+        assert not self.is_alive(), "a worker did not leave"

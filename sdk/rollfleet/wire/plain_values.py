@@ -30,7 +30,10 @@ def to_json(value: object, *, max_bytes: int) -> str:
         >>> from_json(to_json({"level": 3, "image": np.zeros((2, 2))}, max_bytes=1000))["image"].shape
         (2, 2)
     """
-    text = json.dumps(value, default=_plain, separators=(",", ":"))
+    try:
+        text = json.dumps(value, default=_plain, separators=(",", ":"))
+    except TypeError as error:
+        raise TypeError(str(error)) from None  # Python 3.14 adds a note, and the last line of an error is what is shown
     if len(text) > max_bytes:
         raise MessageTooLarge(len(text), max_bytes, "value")
     return text

@@ -148,6 +148,7 @@ def test_without_the_token_the_page_is_closed(workplace: Workplace) -> None:
     (workplace.folder / "runs").mkdir()
     program = workplace.start("ui", "runs")
     port, _ = program.wait_for(URL).groups()
-    with pytest.raises(HTTPError, match="401"):
+    with pytest.raises(HTTPError, match="401") as refused:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/jobs", timeout=10)
+    refused.value.close()
     assert "page of 0 saved runs (`rollfleet run --ui` saves a run)" in program.output
