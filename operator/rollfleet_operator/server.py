@@ -12,7 +12,7 @@ def probes(metrics: Metrics, *, alive: Callable[[], bool], ready: Callable[[], b
 
     Args:
         metrics: The metrics to show.
-        alive: Returns whether the operator makes progress; if not, the kubelet restarts it.
+        alive: Returns whether all tasks of the operator run; if not, the kubelet restarts it.
         ready: Returns whether the operator has listed all jobs.
     """
 

@@ -11,6 +11,7 @@ from rollfleet_api.quantity import parse_bytes
 from rollfleet_operator.manifest import Manifest
 
 _Port = Annotated[int, Field(ge=0, le=65535)]
+_Seconds = Annotated[float, Field(gt=0)]
 _Names = Annotated[tuple[str, ...], BeforeValidator(lambda text: text.replace(",", " ").split())]
 _Peers = Annotated[tuple[Manifest, ...], BeforeValidator(json.loads)]
 
@@ -55,11 +56,11 @@ class Settings:
     nats_to: _Peers = ()
     dns_to: _Peers = ()
     max_bytes_per_job: Annotated[int | None, BeforeValidator(parse_bytes)] = None
-    workers: int = 8
-    resync_s: float = 60.0
-    verify_s: float = 600.0
-    refresh_s: float = 5.0
-    status_interval_s: float = 5.0
+    workers: Annotated[int, Field(ge=1)] = 8
+    resync_s: _Seconds = 60.0
+    verify_s: _Seconds = 600.0
+    refresh_s: _Seconds = 5.0
+    status_interval_s: _Seconds = 5.0
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Self:

@@ -82,7 +82,8 @@ class TensorEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """See `gymnasium.Env`."""
-        return arrays(self.env.step(self._bridge.actions(action)))  # type: ignore[no-any-return]
+        *result, info = self.env.step(self._bridge.actions(action))
+        return (*arrays(tuple(result)), info)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """See `gymnasium.Env`."""
@@ -102,7 +103,7 @@ class TensorVectorEnv(VectorWrapper):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """See `gymnasium.vector.VectorEnv`."""
-        return arrays(self.env.step(self._bridge.actions(actions)))  # type: ignore[no-any-return]
+        return arrays(tuple(self.env.step(self._bridge.actions(actions))))  # type: ignore[no-any-return]
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None

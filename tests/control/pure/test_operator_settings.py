@@ -35,6 +35,8 @@ def test_settings_are_read_from_the_charts_variables() -> None:
         {"ROLLFLEET_PORT": "http"},
         {"ROLLFLEET_UI_PORT": "65536"},
         {"ROLLFLEET_NETWORK_POLICIES": "maybe"},
+        {"ROLLFLEET_WORKERS": "0"},
+        {"ROLLFLEET_RESYNC_S": "0"},
         {"ROLLFLEET_NATS_TO": "anywhere"},
         {"ROLLFLEET_DNS_TO": "[1]"},
         {"ROLLFLEET_LEASE": "rollfleet", "ROLLFLEET_POD": "rollfleet-0"},
