@@ -135,6 +135,9 @@ class Operator:
                 result = await reconciler.reconcile(key)
         except OperatorError as error:
             result = ReconcileResult(problem=error)
+        except TimeoutError:
+            text = f"it was not reconciled within {STUCK_S:g} s: check that the API server and NATS answer"
+            result = ReconcileResult(problem=OperatorError(text))
         except Exception as error:
             log.exception("%s/%s: error in the operator", *key)
             result = ReconcileResult(problem=OperatorError(repr(error)))

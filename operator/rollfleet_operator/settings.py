@@ -5,15 +5,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from rollfleet_api.quantity import parse_bytes
 from rollfleet_operator.manifest import Manifest
 
+
+def _lease(text: str) -> str:
+    if text.count("/") != 1 or not all(text.split("/")):
+        raise ValueError("expected `namespace/name`")
+    return text
+
+
+def _peers(text: str) -> object:
+    try:
+        return tuple(dict(each) for each in json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"expected a list of a NetworkPolicy's peers: {error}") from error
+
+
 _Port = Annotated[int, Field(ge=0, le=65535)]
 _Seconds = Annotated[float, Field(gt=0)]
+_Lease = Annotated[str, AfterValidator(_lease)]
 _Names = Annotated[tuple[str, ...], BeforeValidator(lambda text: text.replace(",", " ").split())]
-_Peers = Annotated[tuple[Manifest, ...], BeforeValidator(json.loads)]
+_Peers = Annotated[tuple[Manifest, ...], BeforeValidator(_peers)]
 
 
 class SettingsInvalid(ValueError):
@@ -51,7 +66,7 @@ class Settings:
     network_policies: bool = True
     port: _Port = 8080
     ui_port: _Port | None = None
-    lease: Annotated[str, Field(pattern="^[^/]+/[^/]+$")] | None = None
+    lease: _Lease | None = None
     pod: str = ""
     nats_to: _Peers = ()
     dns_to: _Peers = ()
@@ -76,7 +91,9 @@ class Settings:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             field = str(first["loc"][0])
-            raise SettingsInvalid(f"{names[field]}={given[field]!r}: {first['msg']}") from error
+            raise SettingsInvalid(
+                f"{names[field]}={given[field]!r}: {first['msg'].removeprefix('Value error, ')}"
+            ) from error
         if settings.lease and not settings.pod:
             raise SettingsInvalid(f"{names['pod']} is not set: {names['lease']} needs the name of the operator's pod")
         return settings

@@ -123,7 +123,8 @@ def _failure(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> V
         run = current_run(job, observed, role)
         if run and run.failed is not None:
             pods = observed.pods_of(run)  # when one fails for good, Kubernetes ends the others
-            last = last_crash(pod for pod in pods if pod.crash and pod.crash.code == EXIT_PERMANENT) or last_crash(pods)
+            first = [pod for pod in pods if pod.crash and pod.crash.code == EXIT_PERMANENT and role is Role.WORKER]
+            last = last_crash(first or pods)
             cause = crashed(*last).message if last else run.failed
             if role is Role.LEARNER:
                 return Verdict(Stage.FAILED, "LearnerFailed", cause)

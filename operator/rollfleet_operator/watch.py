@@ -67,7 +67,7 @@ class Watch:
         """List all objects, then take in all changes, for ever. One that fails holds up no other: see `refused`."""
         retry_s, where, problem = FIRST_RETRY_S, f"{self._kind} in {self.namespace or 'all namespaces'}", ""
         while True:
-            began_s = time.monotonic()
+            began_s, resumes = time.monotonic(), bool(self._version)
             try:
                 if not self._version:
                     await self._list()
@@ -76,9 +76,9 @@ class Watch:
             except ApiError as error:
                 if error.status in (HTTPStatus.GONE, HTTPStatus.FORBIDDEN):  # changes are kept for some minutes
                     self._version = ""
-                if error.status != HTTPStatus.GONE:
+                if error.status != HTTPStatus.GONE or not resumes:
                     self.refused = error.status == HTTPStatus.FORBIDDEN
-                    if str(error) != problem:
+                    if str(error) != problem or time.monotonic() - began_s > 2 * LAST_RETRY_S:
                         log.warning("watching each %s: %s; retrying", where, error)
                     problem = str(error)
             except Exception:

@@ -98,31 +98,36 @@ async def served(app: web.Application, *, port: int, host: str | None = "127.0.0
 
 
 class _Door:
-    """Makes the protocol of each connection, of as many as there may be, and closes those that send no request."""
+    """Makes the protocol of each connection, of as many as there may be, and closes those that send no request.
+
+    One too many closes the oldest of those; if all have sent one, it is closed itself.
+    """
 
     def __init__(self, runner: web.AppRunner) -> None:
         self._runner = runner
-        self._unused: set[web.RequestHandler] = set()
+        self._unused: dict[web.RequestHandler, None] = {}  # the oldest first
 
     def __call__(self) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None
         if len(server.connections) >= MAX_CONNECTIONS:
-            return _Closed()
+            if not self._unused:
+                return _Closed()
+            self._close_unused(next(iter(self._unused)))
         handler = server()
-        self._unused.add(handler)
+        self._unused[handler] = None
         asyncio.get_running_loop().call_later(SILENT_S, self._close_unused, handler)
         return handler
 
     @web.middleware
     async def note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self._unused.discard(request.protocol)
+        self._unused.pop(request.protocol, None)
         return await handler(request)
 
     def _close_unused(self, handler: web.RequestHandler) -> None:
         if handler in self._unused and handler.transport:
             handler.transport.abort()
-        self._unused.discard(handler)
+        self._unused.pop(handler, None)
 
 
 class _Closed(asyncio.Protocol):
