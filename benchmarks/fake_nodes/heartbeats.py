@@ -22,7 +22,7 @@ async def _send_heartbeats(settings: NatsSettings, workers: dict[str, int]) -> N
     for name in workers:
         subjects = Subjects(namespace=NAMESPACE, job=name)
         account = own_user(settings.keys.account(subjects))
-        connections[name] = await Connection(settings.server, account, "heartbeats").client()
+        connections[name] = await Connection(settings.endpoint, account, "heartbeats").client()
     for name, client in connections.items():
         subjects = Subjects(namespace=NAMESPACE, job=name)
         for index in range(workers[name]):

@@ -64,7 +64,7 @@ def of_seven_frames(server: Server) -> CollectorJob:
 
 
 def test_another_frames_per_batch_than_the_jobs_is_refused(server: Server) -> None:
-    keywords = {"job": of_seven_frames(server).key, "nats": server.url(Role.LEARNER)}
+    keywords: Any = {"job": of_seven_frames(server).key, "nats": server.url(Role.LEARNER)}
     with pytest.raises(JobInvalid, match="the job's batches have 7; write 7"):
         MultiSyncDataCollector([programs.pendulum], linear(), frames_per_batch=1000, **keywords)
 
@@ -72,7 +72,7 @@ def test_another_frames_per_batch_than_the_jobs_is_refused(server: Server) -> No
 def test_seeds_and_resets_reach_the_environments_of_a_job(server: Server) -> None:
     job = of_seven_frames(server)
     worker = server.start_worker(job, 0)
-    keywords = {"frames_per_batch": 7, "job": job.key, "nats": server.url(Role.LEARNER)}
+    keywords: Any = {"frames_per_batch": 7, "job": job.key, "nats": server.url(Role.LEARNER)}
     collector: Any = MultiSyncDataCollector([programs.pendulum], linear(), **keywords)
     firsts = []
     with running(collector):
