@@ -19,6 +19,7 @@ STATE_BYTES: Final = "ROLLFLEET_NATS_STATE_BYTES"
 LIFE_S: Final = "ROLLFLEET_NATS_CREDENTIALS_SECONDS"
 INSTALLATION: Final = "ROLLFLEET_INSTALLATION"
 INSTALLATION_FILE: Final = "ROLLFLEET_INSTALLATION_FILE"
+DAY_S: Final = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class NatsSettings:
     keys: Keys
     system: bytes | None = None
     state_bytes: int = 1 << 30
-    life_s: int = 24 * 3600
+    life_s: int = DAY_S
     installation: str = ""
 
     @classmethod
@@ -65,7 +66,7 @@ class NatsSettings:
                 keys=Keys(operator),
                 system=system.read_bytes() if system.is_file() else None,
                 state_bytes=parse_bytes(environ.get(STATE_BYTES) or "1Gi"),
-                life_s=int(environ.get(LIFE_S) or 24 * 3600),
+                life_s=int(environ.get(LIFE_S) or DAY_S),
                 installation=Path(installation).read_text() if installation else environ.get(INSTALLATION, ""),
             )
         except (OSError, TokenInvalid, ValueError) as error:

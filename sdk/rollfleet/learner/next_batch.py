@@ -123,7 +123,6 @@ def _fitted(fragment: "TensorDict", rows: int, steps: int) -> "TensorDict":
     if own_rows >= rows:
         return fragment
     padded = fragment.new_zeros(rows, steps)
-    padded.names = fragment.names
     padded[:own_rows] = fragment
     padded[TRAJECTORY][own_rows:] = NO_TRAJECTORY
     return padded
