@@ -3,8 +3,9 @@
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from inspect import Parameter, Signature, signature
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import torch
@@ -221,6 +222,21 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
     def policy_version(self) -> int | None:
         """The number of updates of the weights; None: without `track_policy_version`."""
         return self._updates if self.track_policy_version else None
+
+    def get_policy_version(self) -> int | None:
+        """Return `policy_version`."""
+        return self.policy_version
+
+    def get_model(self, model_id: str) -> Any:
+        """Return `policy`, or a part of it by its path: `policy.module`.
+
+        Raises:
+            ValueError: The collector has no such model.
+        """
+        with suppress(AttributeError):
+            if (found := attrgetter(model_id)(self)) is not None:
+                return found
+        raise ValueError(f"{type(self).__name__} has no model {model_id!r}; 'policy' is one, if you passed it")
 
     def increment_version(self) -> None:
         """Count one more update of the weights."""

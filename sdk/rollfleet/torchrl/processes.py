@@ -169,8 +169,15 @@ class WorkersCollector(FleetCollector):
 
     def getattr_env(self, attr: str) -> Any:
         """Return an attribute of the first worker's environment."""
+        return self._of_first(f"env.{attr}")
+
+    def getattr_policy(self, attr: str) -> Any:
+        """Return an attribute of the first worker's policy."""
+        return self._of_first(f"policy.{attr}")
+
+    def _of_first(self, path: str) -> Any:
         try:
-            return self._at(self._native.workers[0], f"env.{attr}")
+            return self._at(self._native.workers[0], path)
         except CallFailed as error:
             if "AttributeError" in str(error):
                 raise AttributeError(str(error)) from error

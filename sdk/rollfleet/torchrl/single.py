@@ -100,6 +100,10 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
         """Return an attribute of the environment."""
         return getattr(self.env, attr)
 
+    def getattr_policy(self, attr: str) -> Any:
+        """Return an attribute of the policy."""
+        return getattr(self.policy, attr)
+
     def state_dict(self) -> dict[str, Any]:
         """Return counters, the policy, and the state of the environment's transforms."""
         return {"env_state_dict": self.env.state_dict()} | super().state_dict()

@@ -88,6 +88,11 @@ def test_workers_seed_their_environments_one_after_the_other_and_answer_calls() 
         assert collector.getattr_env("batch_size") == []
         with pytest.raises(AttributeError):
             collector.getattr_env("no_such_attribute")
+        assert collector.getattr_policy("out_keys") == ["action"]
+        with pytest.raises(AttributeError):
+            collector.getattr_policy("no_such_attribute")
+        assert collector.get_model("policy.module") is collector.policy.module
+        assert collector.get_policy_version() is None
         assert collector.stats("both")["workers"] == 2
         state = collector.state_dict()
         assert {"worker0", "worker1", "frames", "iter"} <= state.keys()

@@ -240,6 +240,10 @@ def test_attributes_are_those_of_torchrl() -> None:
     collector = SyncDataCollector(env, RandomPolicy(), frames_per_batch=20, total_frames=100)
     assert collector.env is env
     assert collector.getattr_env("batch_size") == torch.Size([])
+    assert collector.getattr_policy("action_key") == "action"
+    assert collector.get_model("policy") is collector.policy
+    with pytest.raises(ValueError, match="no model 'value_net'"):
+        collector.get_model("value_net")
     with pytest.raises(TypeError):
         len(Collector(env, frames_per_batch=20, total_frames=-1))
     assert (len(collector), collector.frames_per_batch, collector.total_frames) == (5, 20, 100)
