@@ -29,11 +29,6 @@ class WorkerLease:
         link: The worker's connection.
         worker: Index of the worker.
         incarnation: Number of this incarnation, from 0; no other process has it.
-
-    Example:
-        >>> lease = await WorkerLease.take(link, worker=3)  # doctest: +SKIP
-        >>> lease.incarnation  # doctest: +SKIP
-        0
     """
 
     def __init__(self, link: Link, worker: int, incarnation: int) -> None:

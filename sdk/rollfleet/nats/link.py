@@ -72,11 +72,6 @@ class Link:
 
     Raises:
         ConnectionFailed: The server could not be reached within `timeout_s`, or refused the credentials.
-
-    Example:
-        >>> link = Link(Address(url="nats://localhost:4222", job="default/cartpole"), role=None)  # doctest: +SKIP
-        >>> link.call(read_state(link, link.subjects.control, Control), timeout_s=5)  # doctest: +SKIP
-        >>> link.close()  # doctest: +SKIP
     """
 
     def __init__(self, address: Address, *, role: Role | None, timeout_s: float = 10.0) -> None:

@@ -47,11 +47,6 @@ class BatchReceiver:
     Attributes:
         corrupt: Number of messages dropped: batches that could not be read, or that a replaced worker sent after its
             successor had begun.
-
-    Example:
-        >>> receiver = BatchReceiver(link, job=job, device=None, no_cuda_sync=False, on_received=wake)  # doctest: +SKIP
-        >>> receiver.add(message)  # doctest: +SKIP
-        >>> arrival = receiver.receive(timeout_s=1)  # doctest: +SKIP
     """
 
     def __init__(
