@@ -13,7 +13,7 @@ from torch import Tensor
 from rollfleet.data.batch import IS_INIT, MASK, STEP_COUNT, Fragment, Key, join, to_batch
 from rollfleet.data.splitting import split_trajectories
 from rollfleet.data.tensor_tree import Group
-from rollfleet.errors import JobInvalid, MessageCorrupt
+from rollfleet.errors import MessageCorrupt
 
 OBSERVATION, FLAG = ("observation",), ("next", "terminated")
 
@@ -59,27 +59,6 @@ def test_observations_of_every_dtype_on_the_wire_make_batches(dtype: torch.dtype
     split = split_trajectories(join([batch, batch]))
     assert split["next", "observation"].dtype == dtype
     assert split.shape == (4, 4)
-
-
-def test_a_batch_has_torchrls_layout() -> None:
-    batch = to_batch(fragment())
-    assert batch.batch_size == (2, 4)
-    assert batch.names == [None, "time"]
-    assert batch["next"].names == [None, "time"]
-    Layout = dict[object, tuple[torch.dtype, tuple[int, ...]]]
-    flags: Layout = {name: (torch.bool, (2, 4, 1)) for name in ("done", "terminated", "truncated")}
-    expected: Layout = {
-        "observation": (torch.float32, (2, 4, 1)),
-        "action": (torch.int64, (2, 4)),
-        **flags,
-        **{("next", name): layout for name, layout in flags.items()},
-        ("next", "observation"): (torch.float32, (2, 4, 1)),
-        ("next", "reward"): (torch.float32, (2, 4, 1)),
-        ("collector", "traj_ids"): (torch.int64, (2, 4)),
-        ("collector", "policy_version"): (torch.int64, (2, 4)),
-    }
-    assert {key: (value.dtype, tuple(value.shape)) for key, value in batch.items(True, True)} == expected
-    assert (batch["collector", "policy_version"] == 7).all()
 
 
 def with_step(key: Key, change: Callable[[Tensor], Tensor]) -> Fragment:
@@ -202,14 +181,3 @@ def test_a_row_cut_short_by_its_mask_has_a_final_observation_at_its_end() -> Non
     whole = with_padding()
     whole.steps[FLAG][0, 1] = False
     assert to_batch(whole)["next", "observation"].squeeze(-1).tolist()[0] == [1, -1, 0, 0]
-
-
-def test_a_key_that_differs_is_named_when_batches_do_not_join() -> None:
-    one, two = to_batch(fragment()), to_batch(fragment())
-    two["state_value"] = torch.zeros(2, 4, 1)
-    with pytest.raises(JobInvalid, match=r"0 and 1 .*'state_value' is missing in one and torch.float32 \[4, 1\]"):
-        join([one, two])
-    with pytest.raises(JobInvalid, match=r"'observation' is torch.float64 \[4, 1\]"):
-        join([one.clone().set("observation", one["observation"].double()), one])
-    with pytest.raises(ValueError, match="no batches"):
-        join([])

@@ -1,5 +1,7 @@
 """How the fragments of workers become one batch."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -17,28 +19,21 @@ def fragment(worker: int, envs: int = 2, time: int = 3) -> TensorDict:
 
 
 @pytest.mark.parametrize(
-    ("how", "shape", "names"),
+    ("how", "shape", "names", "part_of"),
     [
-        (CatResults.ENVS, (6, 3), [None, "time"]),
-        (CatResults.TIME, (2, 9), [None, "time"]),
-        (CatResults.STACK, (3, 2, 3), [None, None, "time"]),
+        (CatResults.ENVS, (6, 3), [None, "time"], lambda batch, worker: batch[2 * worker : 2 * worker + 2]),
+        (CatResults.TIME, (2, 9), [None, "time"], lambda batch, worker: batch[:, 3 * worker : 3 * worker + 3]),
+        (CatResults.STACK, (3, 2, 3), [None, None, "time"], lambda batch, worker: batch[worker]),
     ],
 )
 def test_fragments_are_joined_as_asked_in_the_order_of_the_workers(
-    how: CatResults, shape: tuple[int, ...], names: list[str | None]
+    how: CatResults, shape: tuple[int, ...], names: list[str | None], part_of: Callable[[TensorDict, int], TensorDict]
 ) -> None:
     fragments = [fragment(worker) for worker in range(3)]
     batch = join(fragments, how)
-    assert batch.batch_size == shape
-    assert batch.names == names
+    assert (batch.batch_size, batch.names) == (shape, names)
     for worker in range(3):
-        if how is CatResults.ENVS:
-            part = batch[2 * worker : 2 * worker + 2]
-        elif how is CatResults.TIME:
-            part = batch[:, 3 * worker : 3 * worker + 3]
-        else:
-            part = batch[worker]
-        assert torch.equal(part["frame"], fragments[worker]["frame"])
+        assert torch.equal(part_of(batch, worker)["frame"], fragments[worker]["frame"])
     assert MASK not in batch.keys(True)
 
 
@@ -75,8 +70,11 @@ def test_workers_with_different_numbers_of_environments_are_joined_along_environ
 
 
 @pytest.mark.parametrize("how", list(CatResults))
-def test_fragments_of_different_environments_are_refused_by_key(how: CatResults) -> None:
-    other = fragment(1)
+def test_fragments_of_different_environments_are_refused_by_the_key_that_differs(how: CatResults) -> None:
+    one, more, other = fragment(0), fragment(1), fragment(1)
+    more["state_value"] = torch.zeros(2, 3, 1)
     other["frame"] = other["frame"].float()
-    with pytest.raises(JobInvalid, match="frame"):
-        join([fragment(0), other], how)
+    with pytest.raises(JobInvalid, match=r"0 and 1 .*'state_value' is missing in one and torch.float32 \[3, 1\]"):
+        join([one, more], how)
+    with pytest.raises(JobInvalid, match=r"'frame' is torch.float32 \[3\]"):
+        join([other, one], how)

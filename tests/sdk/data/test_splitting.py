@@ -77,17 +77,6 @@ def test_a_batch_without_ids_is_cut_after_done_and_gets_ids() -> None:
     assert over["mine", "traj_ids"].tolist() == [[0, -1], [1, 1]]
 
 
-@pytest.mark.parametrize(
-    ("keywords", "ids"), [({"trajectory_key": "episode"}, ("episode",)), ({"prefix": "meta"}, ("meta", "traj_ids"))]
-)
-def test_ids_may_have_another_key_and_the_mask_is_beside_them(keywords: dict[str, Any], ids: tuple[str, ...]) -> None:
-    batch = TensorDict({"frame": torch.tensor([1, 2, 3])}, batch_size=[3]).set(ids, torch.tensor([4, 4, 5]))
-    split = split_trajectories(batch, **keywords)
-    assert split["frame"].tolist() == [[1, 2], [3, 0]]
-    assert split[ids].tolist() == [[4, 4], [5, -1]]
-    assert split[(*ids[:-1], "mask")].tolist() == [[True, True], [True, False]]
-
-
 @pytest.mark.parametrize("batch", [None, 5, {"frame": torch.arange(3)}], ids=str)
 def test_what_is_no_batch_is_refused(batch: Any) -> None:
     with pytest.raises(JobInvalid, match=r"^batch: expected a TensorDict \[\.\.\., T\], got "):
@@ -101,20 +90,19 @@ def test_a_batch_without_ids_and_flags_is_refused() -> None:
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.parametrize("layout", [True, torch.strided, torch.jagged])
-def test_nested_tensors_have_the_same_pieces_without_padding(layout: bool | torch.layout) -> None:
-    batch = batch_of([[3, 3, -1, -1], [4, 5, 5, 5]], mask=True)
-    nested = split_trajectories(batch, as_nested=layout)
-    assert len(nested) == 3
-    assert [piece.tolist() for piece in nested["frame"].unbind()] == [[1, 2], [5], [6, 7, 8]]
+@pytest.mark.parametrize(
+    ("ids", "pieces"),
+    [([[3, 3, -1, -1], [4, 5, 5, 5]], [[1, 2], [5], [6, 7, 8]]), ([[3, 3, 3], [4, 4, 4]], [[1, 2, 3], [4, 5, 6]])],
+    ids=["several lengths", "one length"],
+)
+def test_nested_tensors_have_the_same_pieces_without_padding(
+    layout: bool | torch.layout, ids: list[list[int]], pieces: list[list[int]]
+) -> None:
+    nested = split_trajectories(batch_of(ids, mask=True), as_nested=layout)
+    assert len(nested) == len(pieces)
+    assert [piece.tolist() for piece in nested["frame"].unbind()] == pieces
     assert nested["frame"].layout is (torch.jagged if layout is torch.jagged else torch.strided)
     assert MASK not in nested.keys(True)
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
-@pytest.mark.parametrize("layout", [True, torch.jagged])
-def test_nested_tensors_of_trajectories_of_one_length(layout: bool | torch.layout) -> None:
-    nested = split_trajectories(batch_of([[3, 3, 3], [4, 4, 4]]), as_nested=layout)
-    assert [piece.tolist() for piece in nested["frame"].unbind()] == [[1, 2, 3], [4, 5, 6]]
 
 
 @pytest.mark.parametrize("keyword", ["prefix", "trajectory_key", "done_key", "as_nested"])

@@ -33,33 +33,21 @@ def test_only_the_target_part_of_a_buffer_is_written() -> None:
     assert not buffer[16 + LARGE :].any()
 
 
-@pytest.mark.parametrize(
-    ("target", "source"),
-    [
-        (torch.zeros(2, LARGE), numbers(2 * LARGE).view(LARGE, 2).t()),
-        (torch.zeros(LARGE, 2).t(), numbers(2 * LARGE).view(2, LARGE)),
-        (torch.zeros(LARGE), numbers(2 * LARGE)[::2]),
-        (torch.zeros(4, LARGE + 5)[:, :-5], numbers(4 * (LARGE + 3)).view(4, -1)[:, 3:]),
-        (torch.zeros(LARGE, dtype=torch.bfloat16), numbers(LARGE)),
-        (torch.zeros(LARGE), numbers(LARGE, torch.float64)),
-        (torch.zeros(LARGE, dtype=torch.complex64), (numbers(LARGE) * (1 + 1j)).conj()),
-        (torch.zeros(LARGE), (numbers(LARGE) * (1 + 1j)).conj().imag),  # a lazy negation
-        (torch.zeros(LARGE), nn.Parameter(numbers(LARGE))),
-        (nn.Parameter(torch.zeros(LARGE)), numbers(LARGE)),
-    ],
-    ids=[
-        "from rows",
-        "to rows",
-        "every other",
-        "parts of rows",
-        "narrowed",
-        "from double",
-        "conjugate",
-        "negated",
-        "of a",
-        "to a",
-    ],
-)
+FORMS: dict[str, tuple[Tensor, Tensor]] = {
+    "from rows": (torch.zeros(2, LARGE), numbers(2 * LARGE).view(LARGE, 2).t()),
+    "to rows": (torch.zeros(LARGE, 2).t(), numbers(2 * LARGE).view(2, LARGE)),
+    "every other": (torch.zeros(LARGE), numbers(2 * LARGE)[::2]),
+    "parts of rows": (torch.zeros(4, LARGE + 5)[:, :-5], numbers(4 * (LARGE + 3)).view(4, -1)[:, 3:]),
+    "narrowed": (torch.zeros(LARGE, dtype=torch.bfloat16), numbers(LARGE)),
+    "from double": (torch.zeros(LARGE), numbers(LARGE, torch.float64)),
+    "conjugate": (torch.zeros(LARGE, dtype=torch.complex64), (numbers(LARGE) * (1 + 1j)).conj()),
+    "negated": (torch.zeros(LARGE), (numbers(LARGE) * (1 + 1j)).conj().imag),  # a lazy negation
+    "from a parameter": (torch.zeros(LARGE), nn.Parameter(numbers(LARGE))),
+    "to a parameter": (nn.Parameter(torch.zeros(LARGE)), numbers(LARGE)),
+}
+
+
+@pytest.mark.parametrize(("target", "source"), FORMS.values(), ids=FORMS)
 def test_values_are_copied_in_every_form(target: Tensor, source: Tensor) -> None:
     expected = target.detach().clone().copy_(source.detach())
     copy_all([numbers(3), target], [numbers(3), source])
