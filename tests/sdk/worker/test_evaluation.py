@@ -12,6 +12,8 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from tests.job_server import actor_critic
+from tests.sdk.counting import always_0
 from tests.sdk.places import CollectInProcesses
 from tests.waiting import wait_until
 from torch import Tensor, nn
@@ -26,10 +28,9 @@ OPTIONS: dict[str, Any] = {"num_envs": 4, "frames_per_batch": 64, "total_frames"
 EVERY_3: dict[str, object] = {"every": 3, "episodes": 6}
 
 
-def actor_critic() -> ActorCritic:
+def untrained() -> ActorCritic:
     torch.manual_seed(0)
-    env = gymnasium.make("CartPole-v1")
-    return ActorCritic(env.observation_space, env.action_space)
+    return actor_critic()
 
 
 def trained(collector: Collector, policy: nn.Module, *, awaits: Callable[[int], bool] = lambda version: False) -> Any:
@@ -48,9 +49,9 @@ def trained(collector: Collector, policy: nn.Module, *, awaits: Callable[[int], 
 @pytest.fixture
 def expected() -> Any:
     """The batches without evaluation, and the evaluations of a collector in this process."""
-    with Collector("CartPole-v1", policy := actor_critic(), **OPTIONS) as collector:
+    with Collector("CartPole-v1", policy := untrained(), **OPTIONS) as collector:
         batches, _ = trained(collector, policy)
-    with Collector("CartPole-v1", policy := actor_critic(), evaluation=EVERY_3, **OPTIONS) as collector:
+    with Collector("CartPole-v1", policy := untrained(), evaluation=EVERY_3, **OPTIONS) as collector:
         return batches, trained(collector, policy)[1]
 
 
@@ -60,7 +61,7 @@ def same(batches: list[Any], others: list[Any]) -> bool:
 
 def test_evaluation_in_this_process_changes_no_batch(expected: Any) -> None:
     batches, evaluations = expected
-    with Collector("CartPole-v1", policy := actor_critic(), evaluation=EVERY_3, **OPTIONS) as collector:
+    with Collector("CartPole-v1", policy := untrained(), evaluation=EVERY_3, **OPTIONS) as collector:
         assert same(trained(collector, policy)[0], batches)
     assert [(each.version, each.episodes) for each in evaluations] == [(3, 6), (6, 6), (9, 6)]
     assert len({each.mean_return for each in evaluations}) > 1  # each on weights of its own
@@ -134,7 +135,7 @@ def test_evaluation_in_this_process_disturbs_neither_the_policy_nor_global_gener
 def test_in_processes_the_returns_are_the_same_and_evaluation_changes_no_batch(
     processes: CollectInProcesses, expected: Any, workers: int
 ) -> None:
-    policy = actor_critic()
+    policy = untrained()
     collector = processes("CartPole-v1", policy, workers=1, evaluation=EVERY_3 | {"workers": workers}, **OPTIONS)
     batches, evaluations = trained(collector, policy, awaits=lambda version: version in (3, 6))
     assert same(batches, expected[0])
@@ -142,7 +143,7 @@ def test_in_processes_the_returns_are_the_same_and_evaluation_changes_no_batch(
 
 
 def test_a_policy_that_a_factory_makes_is_evaluated_on_the_learners_weights(expected: Any) -> None:
-    policy = actor_critic()
+    policy = untrained()
     factory = lambda observations, actions: ActorCritic(observations, actions)  # noqa: E731
     with Collector("CartPole-v1", policy, policy_factory=factory, evaluation=EVERY_3, **OPTIONS) as collector:
         assert trained(collector, policy)[1] == expected[1]
@@ -184,7 +185,7 @@ def test_in_this_process_an_error_of_an_evaluation_is_raised() -> None:
 
 
 def test_an_evaluation_worker_that_is_killed_starts_again_with_its_version(processes: CollectInProcesses) -> None:
-    collector = processes("CartPole-v1", actor_critic(), evaluation={"every": 2, "episodes": 4}, **OPTIONS)
+    collector = processes("CartPole-v1", untrained(), evaluation={"every": 2, "episodes": 4}, **OPTIONS)
     transport: Any = collector._transport
     next(collector)
     os.kill(transport._evaluators.handles[0].process.pid, signal.SIGKILL)
@@ -198,7 +199,7 @@ def test_an_evaluation_worker_that_is_killed_starts_again_with_its_version(proce
 def test_a_collector_leaves_no_evaluation_worker_behind(
     processes: CollectInProcesses, started: Callable[..., list[Any]]
 ) -> None:
-    collector = processes("CartPole-v1", actor_critic(), evaluation={"every": 1, "workers": 2}, **OPTIONS)
+    collector = processes("CartPole-v1", untrained(), evaluation={"every": 1, "workers": 2}, **OPTIONS)
     next(collector)
     assert len(started()) == 4
     collector.shutdown()
@@ -206,13 +207,16 @@ def test_a_collector_leaves_no_evaluation_worker_behind(
 
 
 def test_the_numbers_are_those_of_the_episodes() -> None:
-    with Collector("CartPole-v1", actor_critic(), evaluation={"every": 1, "episodes": 5}, **OPTIONS) as collector:
+    with Collector("CartPole-v1", untrained(), evaluation={"every": 1, "episodes": 5}, **OPTIONS) as collector:
         next(collector)
         (found,) = collector.evaluations
     assert isinstance(found, Evaluation)
     assert found.min_return <= found.mean_return <= found.max_return
     assert found.mean_length == found.mean_return  # a frame of CartPole is worth 1
     assert (found.episodes, found.std_return > 0, found.time_s > 0) == (5, True, True)
+
+
+VECTOR = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
 
 
 @pytest.mark.parametrize(
@@ -226,22 +230,13 @@ def test_the_numbers_are_those_of_the_episodes() -> None:
         (3, {}, "evaluation: expected a mapping, got 3"),
         ({"every": 1, "workers": 2}, {}, "`evaluation`: its `workers` are processes, and this collector has none"),
         ({"every": 1, "workers": 0}, {"workers": 1}, "evaluation.workers: must be at least 1, got 0"),
+        ({"every": 1}, {"policy": None}, "needs a policy with weights"),
+        ({"every": 1}, {"policy": always_0}, "needs a policy with weights"),
+        ({"every": 1}, {"env": VECTOR}, "needs environments of its own"),
     ],
 )
 def test_a_wrong_value_is_named(evaluation: Any, keywords: dict[str, Any], message: str) -> None:
+    valid: dict[str, Any] = {"env": "CartPole-v1", "num_envs": 2, "frames_per_batch": 8}
     with pytest.raises(JobInvalid) as raised:
-        Collector("CartPole-v1", evaluation=evaluation, frames_per_batch=8, **keywords)
+        Collector(**valid | {"evaluation": evaluation} | keywords)
     assert message in str(raised.value)
-
-
-@pytest.mark.parametrize("policy", [None, lambda observation: torch.zeros(len(observation), dtype=torch.int64)])
-def test_a_policy_without_weights_has_no_versions_to_evaluate(policy: Any) -> None:
-    with pytest.raises(JobInvalid, match="needs a policy with weights"):
-        Collector("CartPole-v1", policy, evaluation={"every": 1}, frames_per_batch=8)
-
-
-def test_the_learners_own_environments_cannot_be_evaluated_in() -> None:
-    env = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
-    with pytest.raises(JobInvalid, match="needs environments of its own"):
-        Collector(env, evaluation={"every": 1}, num_envs=2, frames_per_batch=8)
-    env.close()
