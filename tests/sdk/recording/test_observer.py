@@ -11,7 +11,7 @@ from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 from tests.waiting import wait_until
 
 import rollfleet
-from rollfleet.errors import ConnectionFailed, JobEnded, JobInvalid
+from rollfleet.errors import JobEnded, JobInvalid
 from rollfleet.nats import polling, presence
 from rollfleet.nats.state import read_job
 from rollfleet.nats.streams import deprovision
@@ -198,12 +198,6 @@ def test_an_observer_ends_when_the_job_is_deleted(
     admin = server.link()
     admin.call(deprovision(admin))
     assert seen_by(observer, 10) == []
-
-
-def test_a_workers_credentials_are_refused(server: Server) -> None:
-    server.provision(**ASYNC)
-    with pytest.raises(ConnectionFailed, match="may not read the batches of default/test: use its learner's"):
-        rollfleet.record(server.subjects.key, address=server.url(Role.WORKER), timeout_s=10)
 
 
 def test_invalid_arguments_are_named() -> None:
