@@ -139,7 +139,9 @@ def test_at_the_end_no_call_waits_for_workers_that_have_left(collect: Collect) -
 
 
 @pytest.mark.parametrize("what", ["environment", "buffer"])
-def test_every_call_raises_an_error_of_the_background(collect: Collect, what: str) -> None:
+def test_every_call_raises_an_error_of_the_background_which_is_logged(
+    collect: Collect, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
     class Full(rollfleet.ReplayBuffer):
         def extend(self, batch: Any) -> Any:
             super().extend(batch)
@@ -172,6 +174,7 @@ def test_every_call_raises_an_error_of_the_background(collect: Collect, what: st
         collector.async_shutdown()
     collector.shutdown()
     assert collector.frames > 0
+    assert "the collector's next call raises" in caplog.text
 
 
 def test_the_end_raises_an_error_of_the_background_that_no_call_has_raised(here: Collect) -> None:
@@ -181,14 +184,6 @@ def test_the_end_raises_an_error_of_the_background_that_no_call_has_raised(here:
     with pytest.raises((RollfleetError, ArithmeticError), match="the simulator broke"):
         collector.shutdown()
     collector.shutdown()
-
-
-def test_is_running_until_async_shutdown(collect: Collect) -> None:
-    collector = collect(CountingEnv, always_0, replay_buffer=rollfleet.ReplayBuffer(100), **OPTIONS)
-    collector.start()
-    assert collector.is_running
-    collector.async_shutdown()
-    assert not collector.is_running
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------

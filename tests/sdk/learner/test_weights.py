@@ -70,22 +70,26 @@ def test_each_version_names_the_same_weights_in_every_place(collect: Collect, in
     assert acted == {version: {float(number)} for version, number in enumerate(sent, 1)}
 
 
-def test_a_version_names_one_set_of_weights_while_another_thread_trains(collect: Collect) -> None:
+@pytest.mark.parametrize("interval", [0, 1])
+def test_a_version_names_one_set_of_weights_while_another_thread_trains(collect: Collect, interval: int) -> None:
     policy, buffer = Constant(0), ReplayBuffer(100_000)
-    collector = collect("CartPole-v1", policy, replay_buffer=buffer, **OPTIONS)
+    collector = collect("CartPole-v1", policy, replay_buffer=buffer, weights_interval=interval, **OPTIONS)
     collector.start()
-    sent: list[int] = []
+    sent: dict[int, set[float]] = {}
     while buffer.write_count < 40 * 16:
-        set_to(policy, len(sent) % 7)
-        sent.append(collector.update_policy_weights_())
+        weight = len(sent) % 7
+        set_to(policy, weight)
+        version = collector.update_policy_weights_()
+        assert version > max(sent, default=0)
+        sent[version] = {float(weight)}
     collector.async_shutdown()
-    assert sent == sorted(set(sent))
     frames = TensorDict(buffer.state_dict()["frames"], batch_size=[len(buffer)])
     acted: dict[int, set[float]] = {}
     for version, shown in zip(frames[VERSION].tolist(), frames["shown"].tolist(), strict=True):
         acted.setdefault(version, set()).add(shown)
     assert all(len(weights) == 1 for weights in acted.values())
     assert len(acted) > 1
+    assert all(acted[version] == sent[version] for version in acted.keys() & sent.keys())
 
 
 def test_of_several_updates_between_two_batches_the_newest_counts(collect: Collect) -> None:
