@@ -172,14 +172,17 @@ def test_worker_ids_alone_get_the_weights(apart: Collect) -> None:
 
 
 class Two(nn.Module):
-    """A policy of two models, which puts `10 * high + low` into the batch."""
+    """Puts `10 * high + low` into the batch; `high` is frozen. It is two models, or one of two parts."""
 
-    def __init__(self) -> None:
+    def __init__(self, high: float = 0, low: float = 0, *, models: bool = True) -> None:
         super().__init__()
-        self.models = nn.ModuleDict({"high": Constant(0), "low": Constant(0)})
+        parts = {"high": Constant(high).requires_grad_(False), "low": Constant(low)}
+        self.parts, self.models = parts, nn.ModuleDict(parts) if models else None
+        if not models:
+            self.one = nn.ModuleDict(parts)
 
     def forward(self, observation: Tensor) -> dict[str, Tensor]:
-        shown = 10 * self.models["high"](observation)["shown"] + self.models["low"](observation)["shown"]
+        shown = 10 * self.parts["high"](observation)["shown"] + self.parts["low"](observation)["shown"]
         return {"action": torch.zeros(len(observation), dtype=torch.int64), "shown": shown}
 
 
@@ -241,42 +244,20 @@ def test_a_scheme_decides_which_weights_act_in_every_place(collect: Collect) -> 
     assert shown_by_worker(next(collector)) == everyone(collect, 1.0)
 
 
-@pytest.mark.parametrize(("precision", "found"), [("float32", 1.001953125), ("bfloat16", 1.0)])
-def test_precision_is_the_dtype_of_weights_on_the_wire(collect: Collect, precision: str, found: float) -> None:
-    collector = collect("CartPole-v1", policy_factory=lambda *_: Constant(), weight_scheme=Whole(precision), **OPTIONS)
-    collector.update_policy_weights_(Constant(1.001953125))
-    assert shown_by_worker(next(collector)) == everyone(collect, found)
-
-
-class Halved(nn.Module):
-    """Puts ten times a frozen number plus a trained one into the batch; as one model, or as two."""
-
-    def __init__(self, frozen: float, trained: float, *, models: bool) -> None:
-        super().__init__()
-        parts = {"frozen": Constant(frozen).requires_grad_(False), "trained": Constant(trained)}
-        self.parts, self.models = parts, nn.ModuleDict(parts) if models else None
-        if not models:
-            self.one = nn.ModuleDict(parts)
-
-    def forward(self, observation: Tensor) -> dict[str, Tensor]:
-        shown = 10 * self.parts["frozen"](observation)["shown"] + self.parts["trained"](observation)["shown"]
-        return {"action": torch.zeros(len(observation), dtype=torch.int64), "shown": shown}
-
-
 @pytest.mark.parametrize("models", [False, True])
 @pytest.mark.parametrize(("scheme", "shown"), [(Whole(), 53.0), (Trained(), 13.0)])
 def test_a_scheme_selects_the_weights_that_travel(collect: Collect, scheme: Any, shown: float, models: bool) -> None:
     collector = collect(
-        "CartPole-v1", policy_factory=lambda *_: Halved(1, 2, models=models), weight_scheme=scheme, **OPTIONS
+        "CartPole-v1", policy_factory=lambda *_: Two(1, 2, models=models), weight_scheme=scheme, **OPTIONS
     )
     assert shown_by_worker(next(collector)) == everyone(collect, 12.0)
-    collector.update_policy_weights_(Halved(5, 3, models=models))
+    collector.update_policy_weights_(Two(5, 3, models=models))
     assert shown_by_worker(next(collector)) == everyone(collect, shown)
 
 
 @pytest.mark.parametrize("form", ["none", "module", "dict", "model_id", "weights_dict"])
 def test_update_accepts_a_whole_state_dict_under_a_partial_scheme(apart: Collect, form: str) -> None:
-    policy, other = (Halved(*shown, models=form in ("model_id", "weights_dict")) for shown in ((1, 2), (5, 3)))
+    policy, other = (Two(*shown, models=form in ("model_id", "weights_dict")) for shown in ((1, 2), (5, 3)))
     collector = apart("CartPole-v1", policy, weight_scheme=Trained(), weights_interval=0, **OPTIONS)
     assert shown_by_worker(next(collector)) == everyone(apart, 12.0)
     for part in (policy, other):
@@ -285,7 +266,7 @@ def test_update_accepts_a_whole_state_dict_under_a_partial_scheme(apart: Collect
         "none": {},
         "module": {"policy": other},
         "dict": {"weights": other.state_dict()},
-        "model_id": {"policy": other.parts["trained"], "model_id": "trained"},
+        "model_id": {"policy": other.parts["low"], "model_id": "low"},
         "weights_dict": {"weights_dict": other.parts},
     }
     collector.update_policy_weights_(**each[form])
