@@ -12,7 +12,7 @@ from tests.sdk.given_keywords import keywords_of
 from torch import Tensor, nn
 
 import rollfleet
-from rollfleet import Cluster, Collector
+from rollfleet import Cluster
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.construction import construct
 from rollfleet.learner.job_keywords import PLACES
@@ -237,27 +237,3 @@ def test_what_no_job_can_hold_is_refused_before_anything_is_submitted(keywords: 
         gymnasium.register("Own-v0", entry_point=Registered)  # type: ignore[arg-type]
     with pytest.raises(JobInvalid, match=message):
         the_job(**keywords)
-
-
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_policy_beside_its_factory_has_the_weights_in_every_place(workers: int) -> None:
-    torch.manual_seed(0)
-    policy = nn.Linear(4, 2)
-    with Collector(
-        "CartPole-v1", policy, frames_per_batch=8, workers=workers, policy_factory=make_scores, seed=1
-    ) as collector:
-        batch = next(collector)
-    expected = policy(batch["observation"].flatten(0, 1)).view(*batch.shape, 2)
-    torch.testing.assert_close(batch["scores"], expected)
-
-
-class Scores(nn.Linear):
-    """The learner's layer, as a policy that shows what it computes."""
-
-    def forward(self, observation: Tensor) -> Any:
-        scores = super().forward(observation)
-        return {"action": scores.argmax(-1), "scores": scores}
-
-
-def make_scores() -> Scores:
-    return Scores(4, 2)

@@ -1,7 +1,6 @@
 """A learner takes over a job from another one, and is taken over itself."""
 
 import math
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -12,7 +11,6 @@ from torch import nn
 
 from rollfleet.errors import LearnerReplaced
 from rollfleet.schemes import Whole
-from rollfleet_api.messages import WorkerState, WorkerStatus, pack
 
 SYNC: dict[str, Any] = {
     "mode": "Sync",
@@ -145,32 +143,3 @@ def test_total_frames_count_over_all_successive_learners_of_a_job(server: Server
     assert second.frames == 5 * frames
     worker.join()
     assert list(connect(actor_critic())) == []  # the job is complete: it waits for no one
-
-
-def test_workers_that_leave_and_join_change_what_a_round_waits_for(server: Server, connect: Connect) -> None:
-    job = server.provision(**SYNC)
-    workers = [server.start_worker(job, index) for index in range(2)]
-    with connect(actor_critic()) as collector:
-        next(collector)
-        assert set(collector.workers) == {0, 1}
-        admin = server.link()
-        left = WorkerStatus(worker=1, incarnation=workers[1].transport.incarnation)
-        workers[1].transport.close()  # as the cluster removes it
-        admin.call(admin.js.publish(server.subjects.worker(1), pack(_leaving(left))))
-        assert next(collector).numel() > 0
-        assert set(collector.workers) == {0}
-        workers[1] = server.start_worker(job, 1)
-        while set(collector.workers) != {0, 1}:
-            next(collector)
-        assert next(collector).shape[0] == 8
-        server.provision(**SYNC | {"workers": 3})
-        workers.append(server.start_worker(job, 2))
-        while set(collector.workers) != {0, 1, 2}:
-            next(collector)
-        assert next(collector).shape[0] == 12
-    for worker in (workers[0], workers[2]):
-        worker.join()
-
-
-def _leaving(status: WorkerStatus) -> WorkerStatus:
-    return replace(status, state=WorkerState.LEFT)

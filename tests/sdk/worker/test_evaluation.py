@@ -131,22 +131,30 @@ def test_evaluation_in_this_process_disturbs_neither_the_policy_nor_global_gener
     assert len(set(returns)) == 1  # the same weights, the same episodes
 
 
-@pytest.mark.parametrize("workers", [1, 2], ids=["one", "two taking turns"])
+def factory(observations: Any, actions: Any) -> ActorCritic:
+    return ActorCritic(observations, actions)
+
+
+@pytest.mark.parametrize(
+    ("workers", "keywords"),
+    [(1, {}), (2, {}), (1, {"policy_factory": factory})],
+    ids=["one", "two taking turns", "policies of a factory"],
+)
 def test_in_processes_the_returns_are_the_same_and_evaluation_changes_no_batch(
-    processes: CollectInProcesses, expected: Any, workers: int
+    processes: CollectInProcesses, expected: Any, workers: int, keywords: dict[str, Any]
 ) -> None:
-    policy = untrained()
-    collector = processes("CartPole-v1", policy, workers=1, evaluation=EVERY_3 | {"workers": workers}, **OPTIONS)
+    policy, evaluation = untrained(), EVERY_3 | {"workers": workers}
+    collector = processes("CartPole-v1", policy, workers=1, evaluation=evaluation, **keywords, **OPTIONS)
     batches, evaluations = trained(collector, policy, awaits=lambda version: version in (3, 6))
     assert same(batches, expected[0])
     assert evaluations[:2] == expected[1][:2]
 
 
-def test_a_policy_that_a_factory_makes_is_evaluated_on_the_learners_weights(expected: Any) -> None:
-    policy = untrained()
-    factory = lambda observations, actions: ActorCritic(observations, actions)  # noqa: E731
-    with Collector("CartPole-v1", policy, policy_factory=factory, evaluation=EVERY_3, **OPTIONS) as collector:
-        assert trained(collector, policy)[1] == expected[1]
+def test_a_policy_that_a_factory_makes_acts_and_is_evaluated_on_the_learners_weights(expected: Any) -> None:
+    with Collector("CartPole-v1", policy := untrained(), policy_factory=factory, evaluation=EVERY_3, **OPTIONS) as here:
+        batches, evaluations = trained(here, policy)
+    assert same(batches, expected[0])
+    assert evaluations == expected[1]
 
 
 class Raising(nn.Module):
