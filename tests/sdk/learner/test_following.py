@@ -31,16 +31,20 @@ def say(server: Server, session: int, round_: int, phase: LearnerPhase = Learner
     admin.call(admin.js.publish(admin.subjects.control, pack(control)))
 
 
+def rank_1(server: Server, connect: Connect, *, session: int = 1, round_: int = 3) -> tuple[Collector, Sender, Sender]:
+    """Return rank 1 of 2, whose leader is in this session and round, and its workers, 1 and 3."""
+    server.provision(**SENT)
+    say(server, session, round_)
+    return connect(rank=1, ranks=2), Sender(server, 1), Sender(server, 3)
+
+
 def values(collector: Collector) -> list[float]:
     batch = next(collector)
     return [float(value) for value in batch["observation"][::2].mean((1, 2))]
 
 
 def test_fragments_of_one_round_are_joined_while_a_worker_is_a_round_ahead(server: Server, connect: Connect) -> None:
-    server.provision(**SENT)
-    say(server, 1, 3)
-    collector = connect(rank=1, ranks=2)
-    one, three = Sender(server, 1), Sender(server, 3)
+    collector, one, three = rank_1(server, connect)
     one.send(1.3, round_=3)
     one.send(1.4, round_=4)
     three.send(3.3, round_=3)
@@ -51,31 +55,23 @@ def test_fragments_of_one_round_are_joined_while_a_worker_is_a_round_ahead(serve
 
 
 def test_a_worker_without_a_fragment_of_a_round_does_not_delay_it(server: Server, connect: Connect) -> None:
-    server.provision(**SENT)
-    say(server, 1, 3)
-    collector = connect(rank=1, ranks=2)
-    Sender(server, 1).send(1.3, round_=3)
-    Sender(server, 3).send(3.4, round_=4)  # it has just returned
+    collector, one, three = rank_1(server, connect)
+    one.send(1.3, round_=3)
+    three.send(3.4, round_=4)  # it has just returned
     assert values(collector) == pytest.approx([1.3])
 
 
 def test_fragments_for_an_earlier_session_are_dropped(server: Server, connect: Connect) -> None:
-    server.provision(**SENT)
-    say(server, 2, 9)
-    collector = connect(rank=1, ranks=2)
-    for worker in (1, 3):
-        sender = Sender(server, worker)
+    collector, *senders = rank_1(server, connect, session=2, round_=9)
+    for number, sender in enumerate(senders, 1):
         sender.send(0.0, session=1, round_=8)
-        sender.send(float(worker), session=2, round_=9)
-    assert values(collector) == [1.0, 3.0]
+        sender.send(float(number), session=2, round_=9)
+    assert values(collector) == [1.0, 2.0]
     assert collector.stats().stale == 2
 
 
 def test_a_fragment_collected_twice_is_yielded_once(server: Server, connect: Connect) -> None:
-    server.provision(**SENT)
-    say(server, 1, 3)
-    collector = connect(rank=1, ranks=2)
-    one, three = Sender(server, 1), Sender(server, 3)
+    collector, one, three = rank_1(server, connect)
     one.send(1.0, 1.1, round_=3)
     three.send(3.0, round_=3)
     assert values(collector) == [1.0, 3.0]
@@ -83,10 +79,7 @@ def test_a_fragment_collected_twice_is_yielded_once(server: Server, connect: Con
     one.send(1.4, round_=4)
     three.send(3.4, round_=4)
     assert values(collector) == pytest.approx([1.4, 3.4])
-    assert (collector.stats().repeated, collector.stats().stale) in (
-        (1, 1),
-        (0, 2),
-    )  # before or after the round was yielded
+    assert (collector.stats().repeated, collector.stats().stale) in ((1, 1), (0, 2))  # before or after it was yielded
 
 
 def test_a_rank_that_missed_every_message_continues_from_stored_ones(server: Server, connect: Connect) -> None:

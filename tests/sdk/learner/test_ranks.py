@@ -1,8 +1,5 @@
 """Several processes of one learner share a job: each batch goes to one of them, and rank 0 leads."""
 
-import os
-import subprocess
-import sys
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -10,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from tests.job_server import Connect, Server, actor_critic, join_all
-from tests.running import running
 from tests.sdk.batch_sender import Sender
 from tests.sdk.concurrent_calls import at_once, begin
 from tests.sdk.nats.numbered_batches import values
@@ -20,7 +16,6 @@ from rollfleet import Collector
 from rollfleet.errors import JobInvalid, LearnerReplaced
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet_api.messages import WorkerState
-from rollfleet_api.permissions import Role
 
 WORKERS = 4
 SYNC: dict[str, Any] = {
@@ -170,29 +165,6 @@ def test_a_replaced_rank_leaves_its_unacknowledged_batches_to_its_successor(serv
     assert sorted(values(leader, 2)) == pytest.approx([0.0, 2.0])
 
 
-PROGRAM = """
-import rollfleet
-collector = rollfleet.connect(rank=1, ranks=2, acknowledge="manual")
-print(float(next(collector)["observation"].mean()), flush=True)
-collector.ack()
-for batch in collector:
-    print(float(batch["observation"].mean()), flush=True)
-"""
-
-
-def test_a_killed_rank_leaves_its_unacknowledged_batches_to_its_successor(server: Server, connect: Connect) -> None:
-    server.provision(**SENT)
-    sender = Sender(server, 1)
-    sender.send(1.0, 2.0)
-    environ = os.environ | server.address(Role.LEARNER).variables()
-    with running(sys.executable, "-c", PROGRAM, env=environ, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert [process.stdout.readline(), process.stdout.readline()] == ["1.0\n", "2.0\n"]
-        wait_until(lambda: server.queued() <= 1)  # the acknowledgement is under way
-    sender.send(3.0)
-    assert values(connect(rank=1, ranks=2), 2) == [2.0, 3.0]
-
-
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 2)])
 def test_a_learner_with_another_number_of_ranks_replaces_all_and_gets_their_batches(
     before: int, after: int, server: Server, connect: Connect
@@ -287,14 +259,17 @@ def test_a_completed_job_does_not_end_ranks_that_come_before_the_next_rank_0(ser
     assert [len(each.result(30)) for each in running] == [2, 2]
 
 
-def test_several_ranks_and_stragglers_are_refused_with_advice(server: Server, connect: Connect) -> None:
-    server.provision(mode="Sync", workers=4, stragglers={"threshold": 0.5})
-    with pytest.raises(JobInvalid, match=r"has `stragglers.threshold` 0\.5, .* remove it .* or connect with `ranks=1`"):
-        connect(rank=1, ranks=2)
-
-
-def test_more_ranks_than_workers_are_refused_with_advice(server: Server, connect: Connect) -> None:
-    server.provision(**SYNC)
-    advice = r"`ranks` is 5, but default/test has 4 workers, .* write `ranks=4` or fewer, or .* `workers: 5` or more"
+@pytest.mark.parametrize(
+    ("spec", "ranks", "advice"),
+    [
+        ({"stragglers": {"threshold": 0.5}}, 2, r"`stragglers.threshold` 0\.5, .* remove it .* connect with `ranks=1`"),
+        ({}, 5, r"`ranks` is 5, .* has 4 workers, .* write `ranks=4` or fewer, or .* `workers: 5` or more"),
+    ],
+    ids=["stragglers", "more ranks than workers"],
+)
+def test_ranks_that_a_job_cannot_have_are_refused_with_advice(
+    spec: dict[str, Any], ranks: int, advice: str, server: Server, connect: Connect
+) -> None:
+    server.provision(**SYNC | spec)
     with pytest.raises(JobInvalid, match=advice):
-        connect(rank=0, ranks=5)
+        connect(rank=1, ranks=ranks)
