@@ -40,34 +40,26 @@ def keywords(*step_s: float, steps: int = STEPS, **more: Any) -> dict[str, Any]:
     return {"env_kwargs": env_kwargs, "workers": workers, "num_envs": 1, "frames_per_batch": steps * workers} | more
 
 
-def test_a_slow_worker_is_cut_at_the_threshold_and_the_mask_shows_where(apart: Collect) -> None:
-    collector = apart(Slow, always_0, stragglers_threshold=0.6, **keywords(0, 0.02))
-    batch = next(collector)
-    assert batch.batch_size == (2, STEPS)
-    mask = batch[MASK]
-    fast, slow = mask.sum(1).tolist()
-    assert fast == STEPS
-    assert 0 < slow < STEPS
-    assert mask[1, :slow].all()
-    assert (batch[TRAJECTORY][~mask] == -1).all()
-    assert (batch["next", "reward"].squeeze(-1) == mask.float()).all()
-    assert collector.frames == fast + slow == int(mask.sum())
-    assert (collector.stats().stale, collector.stats().missed) == (0, 0)
-
-
-def test_over_many_rounds_no_frame_of_an_episode_is_lost_or_mixed(apart: Collect) -> None:
+def test_a_slow_worker_is_cut_the_mask_shows_where_and_no_frame_of_an_episode_is_lost_or_mixed(apart: Collect) -> None:
     collector = apart(Slow, always_0, stragglers_threshold=0.5, **keywords(0, 0.02))
     rows: dict[int, list[Any]] = {0: [], 1: []}
     frames = 0
     for batch in islice(collector, 4):
-        frames += int(batch[MASK].sum())
+        mask = batch[MASK]
+        fast, slow = mask.sum(1).tolist()
+        frames += fast + slow
         assert collector.frames == frames
         assert batch.batch_size == (2, STEPS)
+        assert fast == STEPS
+        assert mask[1, :slow].all()
+        assert (batch[TRAJECTORY][~mask] == -1).all()
+        assert (batch["next", "reward"].squeeze(-1) == mask.float()).all()
         for worker, row in enumerate(batch):
             mine = row[row[MASK]]
             assert {split(each)[0] for each in mine[TRAJECTORY].unique().tolist()} <= {worker}
             rows[worker].append(mine)
-    assert sum(map(len, rows[1])) < 4 * STEPS
+    assert 0 < sum(map(len, rows[1])) < 4 * STEPS
+    assert (collector.stats().stale, collector.stats().missed) == (0, 0)
     lengths = []
     for parts in rows.values():
         all_of: Any = torch.cat(parts)
@@ -102,15 +94,18 @@ class Late(Slow):
             time.sleep(0.01)
 
 
+def with_a_late_worker(go: Path, **options: Any) -> dict[str, Any]:
+    """Make a collector whose second worker begins once this file exists; rounds close without it."""
+    return {"stragglers_threshold": 0.5} | keywords(0, 0, **options) | {"env_kwargs": [{}, {"file": go}]}
+
+
 SHAPES = {"envs": (4, 20), "time": (2, 40), "stack": (2, 2, 20)}
 
 
 @pytest.mark.parametrize("how", SHAPES)
 def test_a_worker_that_has_not_begun_has_rows_of_padding(apart: Collect, tmp_path: Path, how: str) -> None:
     go = tmp_path / "go"
-    options: dict[str, Any] = keywords(0, 0, steps=40, num_envs=2, cat_results=how)
-    options["env_kwargs"] = [{}, {"file": go}]
-    collector = apart(Late, always_0, stragglers_threshold=0.5, **options)
+    collector = apart(Late, always_0, **with_a_late_worker(go, steps=40, num_envs=2, cat_results=how))
     batch = next(collector)
     go.touch()
     assert batch.batch_size == SHAPES[how]
@@ -131,38 +126,23 @@ def test_a_worker_that_has_not_begun_has_rows_of_padding(apart: Collect, tmp_pat
     assert (batch[TRAJECTORY] >= 0).all()
 
 
-def test_split_trajectories_and_buffers_leave_rows_of_padding_out(apart: Collect, tmp_path: Path) -> None:
-    for more in ({"postproc": split_trajectories}, {"replay_buffer": (parts := Parts())}):
-        go = tmp_path / f"{len(more)}{next(iter(more))}"
-        options: dict[str, Any] = keywords(0, 0, steps=20)
-        options["env_kwargs"] = [{}, {"file": go}]
-        collector = apart(Late, always_0, stragglers_threshold=0.5, **options, **more)
-        batch = next(collector)
-        go.touch()
-        if batch is None:
-            batch = parts[0]
-            assert batch.batch_size == (20,)
-        else:
-            assert int(batch[MASK].sum()) == 20
-        assert {split(int(each))[0] for each in batch[TRAJECTORY].unique() if each >= 0} == {0}
+@pytest.mark.parametrize("to", ["postproc", "replay_buffer"])
+def test_split_trajectories_and_buffers_leave_rows_of_padding_out(apart: Collect, tmp_path: Path, to: str) -> None:
+    parts, go = Parts(), tmp_path / "go"
+    receiver = {"postproc": split_trajectories} if to == "postproc" else {"replay_buffer": parts}
+    batch = next(apart(Late, always_0, **with_a_late_worker(go, steps=20), **receiver))
+    go.touch()
+    frames = parts[0] if batch is None else batch[batch[MASK]]
+    assert frames.batch_size == (20,)
+    assert {split(each)[0] for each in frames[TRAJECTORY].unique().tolist()} == {0}
 
 
 def test_whole_trajectories_of_a_worker_that_has_not_begun_are_rows_of_padding(apart: Collect, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    options: dict[str, Any] = keywords(0, 0, steps=20, trajs_per_batch=3)
-    options["env_kwargs"] = [{}, {"file": go}]
-    batch = next(apart(Late, always_0, stragglers_threshold=0.5, **options))
+    batch = next(apart(Late, always_0, **with_a_late_worker(go, steps=20, trajs_per_batch=3)))
     go.touch()
     assert batch.batch_size == (6, 7)
     assert batch[MASK].sum(1).tolist() == [7, 7, 7, 0, 0, 0]
-
-
-def test_without_a_threshold_the_round_waits_for_all_workers(apart: Collect) -> None:
-    collector = apart(Slow, always_0, **keywords(0, 0.02, steps=30))
-    batch = next(collector)
-    assert MASK not in batch.keys(True)
-    assert batch.batch_size == (2, 30)
-    assert collector.frames == 60
 
 
 def job_of(server: Server, workers: int) -> CollectorJob:
