@@ -106,25 +106,22 @@ def test_missed_batches_are_counted_while_another_thread_adds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_lag", "version", "admitted"),
-    [(4, 12, True), (4, 11, True), (4, 8, True), (4, 7, False), (4, 1, False), (0, 12, True), (0, 11, False)],
+    ("max_lag", "of", "admitted"),
+    [
+        (4, {"version": 12}, True),
+        (4, {"version": 8}, True),
+        (4, {"version": 7}, False),
+        (0, {"version": 12}, True),
+        (0, {"version": 11}, False),
+        (0, {"version": 0}, True),  # random actions
+        (0, {"version": 1, "round": 1}, True),  # of the open round
+        (0, {"version": 12, "session": SESSION - 1}, True),  # without a round
+    ],
 )
-def test_a_batch_may_be_max_lag_versions_behind(max_lag: int, version: int, admitted: bool) -> None:
-    admission = Admission(max_lag=max_lag)
-    assert admission.admit(arrival(0, version=version), version=12) is admitted
+def test_a_batch_may_be_max_lag_versions_behind(max_lag: int, of: dict[str, int], admitted: bool) -> None:
+    admission, round_ = Admission(max_lag=max_lag), opened(1) if "round" in of else None
+    assert admission.admit(arrival(0, **of), version=12, to=round_) is admitted
     assert counts(admission) == ({} if admitted else {"stale": 1})
-
-
-def test_no_lag_keeps_out_a_batch_of_random_actions() -> None:
-    assert Admission(max_lag=0).admit(arrival(0, version=0), version=100)
-
-
-def test_no_lag_keeps_out_a_batch_of_the_open_round() -> None:
-    assert Admission(max_lag=0).admit(arrival(0, version=1, round=1), version=100, to=opened(1))
-
-
-def test_no_session_keeps_out_a_batch_without_a_round() -> None:
-    assert Admission(max_lag=4).admit(arrival(0, session=SESSION - 1), version=1)
 
 
 def test_stale_batch_is_not_counted_as_missed_later() -> None:
