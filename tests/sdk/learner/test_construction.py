@@ -5,7 +5,6 @@ from operator import attrgetter
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 from tests.sdk.counting import always_0
@@ -31,14 +30,6 @@ class Closing(gymnasium.Env[Any, Any]):
 
     def close(self) -> None:
         type(self).closed += 1
-
-
-# --- names -----------------------------------------------------------------------------------------------------------
-
-
-def test_an_unknown_keyword_without_a_near_one_lists_all() -> None:
-    with pytest.raises(TypeError, match=r"here they are: .*frames_per_batch, .*replay_buffer, "):
-        Collector("CartPole-v1", zzz=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +104,7 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
         ({"no_cuda_sync": True}, r"`no_cuda_sync` needs `device` or `env_device`"),
         ({"backend": "envpool"}, r"backend: EnvPool makes its own environments, .*; write an `env` of EnvPool"),
         ({"policy_device": "gpu"}, r"`policy_device`: .*gpu"),
+        ({"policy_device": "meta", "policy": always_0}, r"policy_device. requires an nn.Module"),
         ({"env_kwargs": 3}, r"`env_kwargs` must map names to values, not be a int"),
         ({"replay_buffer": 3}, r"`replay_buffer` needs a method extend"),
         ({"postproc": 3}, r"`postproc` must be callable; 3 is not"),
@@ -137,25 +129,17 @@ def test_an_invalid_value_is_refused_by_its_keyword(keywords: dict[str, Any], me
 
 
 @pytest.mark.parametrize("places", [{}, {"workers": 2}], ids=["here", "processes"])
-def test_a_class_is_no_policy(places: dict[str, Any]) -> None:
-    with pytest.raises(
-        PolicyInvalid, match=r"^policy is the class Identity; pass an object of it, or `policy_factory=`$"
-    ):
-        Collector("CartPole-v1", nn.Identity, frames_per_batch=8, **places)
-
-
-@pytest.mark.parametrize("places", [{}, {"workers": 2}], ids=["here", "processes"])
-def test_a_policy_that_cannot_be_called_is_refused_before_workers_start(places: dict[str, Any]) -> None:
-    with pytest.raises(PolicyInvalid, match=r"a policy is an nn.Module or another callable, not a int"):
-        Collector("CartPole-v1", 5, frames_per_batch=8, **places)
-
-
-# --- numbers ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_fraction_of_numpy_is_a_number() -> None:
-    given = keywords_of(frames_per_batch=8, workers=2, stragglers_threshold=np.float32(0.5))
-    assert construct("CartPole-v1", None, given).workload.job.spec.stragglers.threshold == 0.5
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (nn.Identity, r"^policy is the class Identity; pass an object of it, or `policy_factory=`$"),
+        (5, r"a policy is an nn.Module or another callable, not a int"),
+    ],
+    ids=["class", "number"],
+)
+def test_what_is_no_policy_is_refused_before_workers_start(policy: Any, message: str, places: dict[str, Any]) -> None:
+    with pytest.raises(PolicyInvalid, match=message):
+        Collector("CartPole-v1", policy, frames_per_batch=8, **places)
 
 
 @pytest.mark.parametrize("none", [0, -1, None])
@@ -163,9 +147,6 @@ def test_a_fraction_of_numpy_is_a_number() -> None:
 def test_minus_1_and_none_mean_no_limit(keyword: str, none: int | None) -> None:
     job = construct("CartPole-v1", None, keywords_of(frames_per_batch=8, **{keyword: none})).workload.job
     assert attrgetter(PLACES[keyword])(job.spec) == 0
-
-
-# --- policy_factory --------------------------------------------------------------------------------------------------
 
 
 def make_always_0() -> Any:
@@ -227,11 +208,6 @@ def test_keywords_that_do_not_go_together_are_both_named(keywords: dict[str, Any
     assert "Each" not in str(raised.value)  # the message has the user's keywords, not the job's fields
     assert "env.num" not in str(raised.value)
     assert not re.search(r"[a-z][A-Z]", str(raised.value).replace("VectorEnv", "").replace("EnvPool", ""))
-
-
-def test_policy_device_needs_a_policy_that_can_be_moved() -> None:
-    with pytest.raises(JobInvalid, match=r"policy_device. requires an nn.Module"):
-        Collector("CartPole-v1", always_0, policy_device="meta", frames_per_batch=8)
 
 
 @pytest.mark.parametrize(

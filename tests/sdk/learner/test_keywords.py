@@ -18,8 +18,10 @@ def test_a_keyword_is_given_if_its_value_is_not_the_default() -> None:
 
 
 def test_a_number_of_numpy_is_taken_as_pythons() -> None:
-    keywords = keywords_of(frames_per_batch=np.int64(8), step_count=np.True_, max_lag=np.int64(3))
-    assert [type(keywords[name]) for name in ("frames_per_batch", "step_count", "max_lag")] == [int, bool, int]
+    given = {"frames_per_batch": np.int64(8), "step_count": np.True_, "stragglers_threshold": np.float32(0.5)}
+    keywords = keywords_of(**given)
+    assert [keywords[name] for name in given] == [8, True, 0.5]
+    assert [type(keywords[name]) for name in given] == [int, bool, float]
 
 
 def test_processes_is_a_value_of_its_class() -> None:

@@ -2,18 +2,18 @@
 
 import threading
 import time
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
-from tests.job_server import Connect, Server
+from tests.job_server import Connect, Server, actor_critic
 from tests.sdk.nats.numbered_batches import of, publish, values
 from tests.sdk.places import Collect
 from tests.waiting import wait_until
 
-from rollfleet import ActorCritic
+from rollfleet import Stats
 from rollfleet.testing import CountingEnv
 from rollfleet_api import streams
 from rollfleet_api.messages import WorkerState
@@ -86,30 +86,29 @@ def test_a_batch_redelivered_to_a_busy_learner_is_yielded_once(
     wait_until(lambda: server.queued() == 0)
 
 
-def test_the_workers_wait_for_space_is_counted(server: Server, connect: Connect) -> None:
-    worker = server.start_worker(server.provision(**ASYNC), 0)
+@pytest.mark.parametrize(
+    ("spec", "waited_s"),
+    [
+        (ASYNC, lambda stats: stats.waited_for_space_s),
+        (ASYNC | {"mode": "Sync"}, lambda stats: stats.workers[0].waited_for_round_s),
+    ],
+    ids=["space", "the next round"],
+)
+def test_the_workers_wait_for_the_learner_is_counted(
+    spec: dict[str, Any], waited_s: Callable[[Stats], float], server: Server, connect: Connect
+) -> None:
+    worker = server.start_worker(server.provision(**spec), 0)
     collector = connect()
     next(collector)
-    assert collector.stats().waited_for_weights_s == 0
     worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
-    wait_until(lambda: next(collector) is not None and collector.stats().waited_for_space_s > 0)
-    assert collector.stats().waited_for_weights_s == 0
-
-
-def test_the_workers_wait_for_the_next_round_is_counted(server: Server, connect: Connect) -> None:
-    worker = server.start_worker(server.provision(**ASYNC | {"mode": "Sync"}), 0)
-    collector = connect()
-    next(collector)
-    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
-    wait_until(lambda: next(collector) is not None and collector.stats().workers[0].waited_for_round_s > 0)
+    wait_until(lambda: next(collector) is not None and waited_s(collector.stats()) > 0)
     assert collector.stats().waited_for_weights_s == 0
 
 
 def test_the_workers_wait_for_weights_is_counted(server: Server, connect: Connect) -> None:
     worker = server.start_worker(server.provision(**ASYNC | {"policy": {"mlp": {}}}), 0)
-    env = gymnasium.make("CartPole-v1")
     collector = connect()
     collector._director.direct()
     worker.wait_for(WorkerState.WAITING_FOR_WEIGHTS)
-    collector.update_policy_weights_(ActorCritic(env.observation_space, env.action_space))
+    collector.update_policy_weights_(actor_critic())
     wait_until(lambda: next(collector) is not None and collector.stats().waited_for_weights_s > 0)

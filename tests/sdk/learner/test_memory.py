@@ -2,14 +2,12 @@
 
 import gc
 import tracemalloc
-from collections.abc import Callable
 from itertools import islice, pairwise
 
-import gymnasium
 import pytest
-from tests.job_server import Server
+from tests.job_server import Connect, Server, actor_critic
 
-from rollfleet import ActorCritic, Collector
+from rollfleet import Collector
 
 WARM_UP, MEASURED = 200, 300
 KEPT_BYTES_PER_BATCH = 100.0  # a forgotten future alone takes some 200
@@ -18,16 +16,9 @@ KEPT_BYTES_PER_BATCH = 100.0  # a forgotten future alone takes some 200
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
-def test_learner_and_workers_keep_no_memory_of_past_batches(
-    mode: str, server: Server, connect: Callable[..., Collector]
-) -> None:
-    job = server.provision(
-        mode=mode, workers=2, env={"id": "CartPole-v1", "numEnvs": 4}, collect={"framesPerBatch": 32}
-    )
-    for index in range(job.spec.workers):
-        server.start_worker(job, index)
-    env = gymnasium.make("CartPole-v1")
-    with connect(ActorCritic(env.observation_space, env.action_space)) as collector:
+def test_learner_and_workers_keep_no_memory_of_past_batches(mode: str, server: Server, connect: Connect) -> None:
+    server.start_workers(mode=mode, workers=2, env={"id": "CartPole-v1", "numEnvs": 4}, collect={"framesPerBatch": 32})
+    with connect(actor_critic()) as collector:
         tracemalloc.start()
         try:
             traced = [traced_after(collector, batches) for batches in (WARM_UP, *[MEASURED] * 3)]
