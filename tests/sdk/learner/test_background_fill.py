@@ -160,16 +160,6 @@ def test_a_paused_collector_shuts_down(stuck: Collector) -> None:
     assert not stuck.is_running
 
 
-def test_a_dropped_collector_stops_filling_in_order(fill: Fill, started: Callable[[], list[psutil.Process]]) -> None:
-    for _ in range(4):
-        buffer = ReplayBuffer(1000)
-        collector = fill(buffer)
-        wait_until(lambda: len(buffer) > 50)  # noqa: B023
-        collector.detach()
-        assert not started()
-        assert collector.frames == buffer.write_count
-
-
 def test_a_call_inside_a_pause_goes_before_the_calls_of_other_threads(fill: Fill) -> None:
     collector, entered = fill(ReplayBuffer(10_000)), threading.Event()
 

@@ -113,6 +113,7 @@ ACTS: dict[str, Call] = {
     "start": lambda c: c.start(),
     "add_workers": lambda c: c.add_workers(1),
     "remove_workers": lambda c: c.remove_workers(0),
+    "call": lambda c: c.call(None, "env.spec"),
     "load_state_dict": lambda c: c.load_state_dict(_state()),
     "ack": lambda c: c.ack(),
 }
@@ -128,7 +129,7 @@ def test_at_the_end_no_call_waits_for_workers_that_have_left(collect: Collect) -
     next(collector)
     state = collector.state_dict()
     list(collector)
-    calls: dict[str, Call] = {name: ACTS[name] for name in ("set_seed", "add_workers", "remove_workers")}
+    calls: dict[str, Call] = {name: ACTS[name] for name in ("set_seed", "add_workers", "remove_workers", "call")}
     calls["load_state_dict"] = lambda c: c.load_state_dict(state)
     for call in calls.values():
         with pytest.raises(JobEnded, match="is complete, and its workers leave; make a new collector"):

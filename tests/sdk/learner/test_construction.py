@@ -239,12 +239,3 @@ def test_an_environment_whose_policy_cannot_be_made_is_closed_again() -> None:
     with pytest.raises(RuntimeError, match="no"):
         Collector(Closing, policy_factory=broken, num_envs=2, frames_per_batch=8)
     assert Closing.closed == before + 2
-
-
-def test_in_this_process_the_learners_own_module_acts_unless_policy_device_moves_it() -> None:
-    policy = nn.Linear(4, 2)
-    assert construct("CartPole-v1", policy, keywords_of(frames_per_batch=8)).acts_with_the_learners_policy
-    elsewhere = construct("CartPole-v1", policy, keywords_of(frames_per_batch=8, policy_device="meta"))
-    assert not elsewhere.acts_with_the_learners_policy
-    apart = construct("CartPole-v1", policy, keywords_of(frames_per_batch=8, workers=1))
-    assert not apart.acts_with_the_learners_policy

@@ -87,18 +87,21 @@ def test_stop_iteration_while_the_collector_is_made_is_an_error(here: Callable[.
     assert isinstance(raised.value.__cause__, StopIteration)
 
 
+def native() -> Any:
+    same_step = gymnasium.vector.AutoresetMode.SAME_STEP
+    return gymnasium.vector.SyncVectorEnv([Exhausted] * 2, autoreset_mode=same_step)
+
+
 @pytest.mark.parametrize(
-    ("vectorization", "error"), [("sync", RuntimeError), ("async", EnvironmentFailed), ("native", RuntimeError)]
+    ("env", "vectorization", "error"),
+    [(Exhausted, "async", EnvironmentFailed), (native, "sync", RuntimeError)],
+    ids=["async", "native"],
 )
 def test_stop_iteration_is_an_error_in_every_vectorization(
-    here: Callable[..., Collector], vectorization: str, error: type[Exception]
+    here: Callable[..., Collector], env: Any, vectorization: str, error: type[Exception]
 ) -> None:
-    env: Any = Exhausted
-    if vectorization == "native":
-        env = gymnasium.vector.SyncVectorEnv([Exhausted] * 2, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
-    keywords = OPTIONS if vectorization == "native" else OPTIONS | {"vectorization": vectorization}
     with pytest.raises(error, match="StopIteration"):
-        list(islice(here(env, always_0, **keywords), 10))
+        list(islice(here(env, always_0, vectorization=vectorization, **OPTIONS), 10))
 
 
 @pytest.mark.parametrize("source", ["environment", "buffer"])

@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 
 import psutil
 import pytest
 from tests.job_server import Server
+from tests.running import running
 from tests.waiting import wait_until
 
 import rollfleet
@@ -45,54 +47,29 @@ BEFORE = {
 }
 
 
-class Learner:
-    """A program that makes a collector, begins to use it, and ends."""
+def program(where: str, use: str, end: str) -> str:
+    """Return the text of a program that makes a collector, begins to use it, and ends."""
+    parts = [
+        "import gc, os, signal, sys, time",
+        "import gymnasium, rollfleet",
+        "class Buffer:\n    def extend(self, frames): pass",
+        "buffer = Buffer()",
+        'env = gymnasium.make("CartPole-v1")',
+        "policy = rollfleet.ActorCritic(env.observation_space, env.action_space)",
+        dedent(BEFORE[where]),
+        use,
+        ENDS[end],
+    ]
+    return "\n".join(parts)
 
-    def __init__(self, where: str, use: str, end: str, folder: Path, url: str) -> None:
-        script = folder / "learner.py"
-        parts = [
-            "import gc, os, signal, sys, time",
-            "import gymnasium, rollfleet",
-            "class Buffer:\n    def extend(self, frames): pass",
-            "buffer = Buffer()",
-            'env = gymnasium.make("CartPole-v1")',
-            "policy = rollfleet.ActorCritic(env.observation_space, env.action_space)",
-            dedent(BEFORE[where]),
-            use,
-            'print("ready", flush=True)',
-            ENDS[end],
-            'print("end", flush=True)',
-        ]
-        script.write_text("\n".join(parts))
-        self.process = subprocess.Popen(
-            [sys.executable, str(script), url],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            process_group=0,
-        )
 
-    def wait(self) -> tuple[int, str]:
-        _, errors = self.process.communicate(timeout=100)
-        return self.process.returncode, errors
-
-    def left(self) -> list[int]:
-        found = []
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdecimal():
-                try:
-                    group = int((folder / "stat").read_text().rpartition(")")[2].split()[2])
-                except OSError:
-                    continue
-                if group == self.process.pid:
-                    found.append(int(folder.name))
-        return found
-
-    def kill(self) -> None:
-        """Return all that is left: processes, files, connections."""
-        for pid in self.left():
-            os.kill(pid, signal.SIGKILL)
-        self.process.wait(20)
+def in_group(number: int) -> list[int]:
+    found = []
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError):
+            if os.getpgid(pid) == number:
+                found.append(pid)
+    return found
 
 
 def shared() -> set[str]:
@@ -107,17 +84,20 @@ def shared() -> set[str]:
 def test_nothing_outlives_a_program_whose_collector_was(
     where: str, end: str, use: str, server: Server, tmp_path: Path
 ) -> None:
-    before = shared()
+    before, script = shared(), tmp_path / "learner.py"
     if where == "nats":
         server.start_workers()
-    learner = Learner(where, use, end, tmp_path, server.url(Role.LEARNER))
-    try:
-        code, errors = learner.wait()
-        assert not learner.left()
-        assert not {name for name in shared() - before if str(learner.process.pid) in name}
-    finally:
-        learner.kill()
-    assert code in CODES[end], errors
+    script.write_text(program(where, use, end))
+    command = (sys.executable, str(script), server.url(Role.LEARNER))
+    with running(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0) as learner:
+        try:
+            _, errors = learner.communicate(timeout=100)
+            assert not in_group(learner.pid)
+            assert not {name for name in shared() - before if str(learner.pid) in name}
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(learner.pid, signal.SIGKILL)
+    assert learner.returncode in CODES[end], errors
     assert ("KeyboardInterrupt" in errors) == (end == "interrupted"), errors
 
 

@@ -12,7 +12,7 @@ from tests.waiting import wait_until
 from torch import Tensor, nn
 
 import rollfleet
-from rollfleet.errors import CallFailed, JobEnded, JobInvalid
+from rollfleet.errors import CallFailed, JobInvalid
 
 
 class Levelled(gymnasium.Env[Any, Any]):
@@ -97,13 +97,6 @@ def test_a_method_may_be_called_while_a_buffer_is_filled(collect: Collect) -> No
     collector = collect(Levelled, num_envs=2, frames_per_batch=8 * collect.workers, replay_buffer=buffer)
     collector.start()
     assert collector.call(0, "env.set_level", 1) == {0: [0, 0]}
-
-
-def test_a_call_after_the_last_batch_is_refused_at_once(collect: Collect) -> None:
-    collector = collect(Levelled, always_0, num_envs=1, frames_per_batch=8, total_frames=16)
-    assert len(list(collector)) == 2
-    with pytest.raises(JobEnded, match="is complete, and its workers leave; make a new collector"):
-        collector.call(None, "env.set_level", 1)
 
 
 @pytest.mark.parametrize("method", ["env.broken", "env.missing", "policy.missing"])
