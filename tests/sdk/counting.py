@@ -1,11 +1,14 @@
-"""A policy that shows the weights it ran on, and a replay buffer that keeps each write apart."""
+"""An environment that can be held, a policy that shows its weights, and a replay buffer that keeps each write apart."""
 
+import time
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rollfleet import Collector
+from rollfleet.testing import CountingEnv
 
 OPTIONS: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 16}
 VERSION = ("collector", "policy_version")
@@ -25,6 +28,19 @@ def error_of(collector: Collector) -> str:
     return ""
 
 
+class WaitsForFile(CountingEnv):
+    """The step that has this number waits until a file exists."""
+
+    def __init__(self, step: int = 0, file: Path | None = None) -> None:
+        super().__init__()
+        self._step, self._file = step, file
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        while self._steps + 1 == self._step and self._file is not None and not self._file.exists():
+            time.sleep(0.01)
+        return super().step(action)
+
+
 class Learned(nn.Module):
     """Puts its weight into the batch, as `shown`."""
 
@@ -41,3 +57,7 @@ class Parts(list[Any]):
 
     def extend(self, frames: Any) -> None:
         self.append(frames)
+
+    @property
+    def frames(self) -> int:
+        return sum(map(len, self))

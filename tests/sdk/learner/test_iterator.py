@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
-from tests.sdk.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0
+from tests.sdk.counting import OPTIONS, TRAJECTORY, VERSION, Learned, Parts, always_0
 from tests.sdk.places import Collect
 from tests.waiting import wait_until
 from torch import Tensor
@@ -21,24 +21,6 @@ from rollfleet.data.splitting import split_trajectories
 from rollfleet.errors import JobEnded, JobInvalid, WorkerFailed
 from rollfleet.testing import CountingEnv
 from rollfleet_api.messages import WorkerState
-
-
-class Frames:
-    """A replay buffer: any object with `extend`."""
-
-    def __init__(self) -> None:
-        self.parts: list[TensorDict] = []
-
-    def extend(self, frames: TensorDict) -> None:
-        assert frames.batch_dims == 1
-        self.parts.append(frames)
-
-    def __len__(self) -> int:
-        return sum(len(part) for part in self.parts)
-
-    def all(self) -> TensorDict:
-        joined: TensorDict = torch.cat(self.parts)
-        return joined
 
 
 def test_trajectories_that_are_whole_already_are_split_into_themselves(collect: Collect) -> None:
@@ -60,40 +42,42 @@ def test_postproc_is_called_with_each_batch_and_its_result_is_yielded(collect: C
 
 
 def test_with_a_replay_buffer_the_iterator_fills_it_and_yields_none(collect: Collect) -> None:
-    frames = Frames()
+    buffer = Parts()
     plain = list(collect(CountingEnv, always_0, total_frames=48, **OPTIONS))
-    assert list(collect(CountingEnv, always_0, total_frames=48, replay_buffer=frames, **OPTIONS)) == [None] * 3
+    assert list(collect(CountingEnv, always_0, total_frames=48, replay_buffer=buffer, **OPTIONS)) == [None] * 3
     expected: Any = torch.cat([batch.reshape(-1) for batch in plain])
-    assert torch.equal(frames.all()["observation"], expected["observation"])
+    found: Any = torch.cat(list(buffer))
+    assert torch.equal(found["observation"], expected["observation"])
 
 
 def test_no_padding_gets_into_a_replay_buffer(collect: Collect) -> None:
-    frames = Frames()
-    next(collect(CountingEnv, always_0, postproc=split_trajectories, replay_buffer=frames, **OPTIONS))
-    assert len(frames) == 16
-    assert (frames.all()[TRAJECTORY] >= 0).all()
-    assert (frames.all()["next", "reward"] == 1).all()
+    buffer = Parts()
+    next(collect(CountingEnv, always_0, postproc=split_trajectories, replay_buffer=buffer, **OPTIONS))
+    (frames,) = buffer
+    assert frames.batch_size == (16,)
+    assert (frames[TRAJECTORY] >= 0).all()
+    assert (frames["next", "reward"] == 1).all()
 
 
 def test_start_fills_the_buffer_in_the_background_until_async_shutdown(collect: Collect) -> None:
-    frames = Frames()
-    collector = collect(CountingEnv, always_0, replay_buffer=frames, **OPTIONS)
+    buffer = Parts()
+    collector = collect(CountingEnv, always_0, replay_buffer=buffer, **OPTIONS)
     collector.start()
     assert collector.is_running
-    wait_until(lambda: len(frames) > 100)
+    wait_until(lambda: buffer.frames > 100)
     with pytest.raises(JobInvalid, match=r"start\(\) fills the replay buffer in the background"):
         next(collector)
     collector.async_shutdown(timeout_s=30)
     assert not collector.is_running
-    there = len(frames)
+    there = buffer.frames
     assert collector.frames == there
     time.sleep(0.1)
-    assert len(frames) == there
+    assert buffer.frames == there
     with pytest.raises(JobEnded):
         next(collector)
 
 
-class SlowFrames(Frames):
+class SlowParts(Parts):
     """A replay buffer whose first `extend` waits until the test lets it end."""
 
     def __init__(self) -> None:
@@ -107,15 +91,15 @@ class SlowFrames(Frames):
 
 
 def test_an_iteration_that_is_refused_drops_nothing_of_the_background_fill(collect: Collect) -> None:
-    frames = SlowFrames()
-    collector = collect(CountingEnv, always_0, replay_buffer=frames, total_frames=64, **OPTIONS)
+    buffer = SlowParts()
+    collector = collect(CountingEnv, always_0, replay_buffer=buffer, total_frames=64, **OPTIONS)
     collector.start()
-    assert frames.begun.wait(30)
+    assert buffer.begun.wait(30)
     with pytest.raises(JobInvalid, match="do not iterate as well"):
         next(collector)
-    frames.may_end.set()
+    buffer.may_end.set()
     wait_until(lambda: not collector.is_running)
-    assert collector.frames == len(frames) == 64
+    assert collector.frames == buffer.frames == 64
 
 
 def test_a_buffer_gets_a_batch_whole_or_not_at_all(processes: Collect) -> None:
@@ -148,17 +132,17 @@ def test_a_pause_collects_nothing_and_loses_nothing(collect: Collect) -> None:
 
 
 def test_a_pause_stops_the_background_fill(collect: Collect) -> None:
-    frames = Frames()
-    collector = collect(CountingEnv, always_0, replay_buffer=frames, **OPTIONS)
+    buffer = Parts()
+    collector = collect(CountingEnv, always_0, replay_buffer=buffer, **OPTIONS)
     collector.start()
-    wait_until(lambda: len(frames) > 0)
+    wait_until(lambda: buffer.frames > 0)
     with collector.pause():
-        there = len(frames)
+        there = buffer.frames
         time.sleep(0.2)
-        assert len(frames) == there
-    wait_until(lambda: len(frames) > there)
+        assert buffer.frames == there
+    wait_until(lambda: buffer.frames > there)
     collector.async_shutdown(timeout_s=30)
-    rows = frames.all()
+    rows: Any = torch.cat(list(buffer))
     steps = rows["observation"][rows[TRAJECTORY] == rows[TRAJECTORY][0]].flatten()
     assert torch.equal(steps, torch.arange(float(len(steps))))
 

@@ -1,7 +1,6 @@
 """Slow and stuck workers are reported by name. A learner that is busy for long is neither."""
 
 import threading
-import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -9,12 +8,12 @@ from typing import Any
 
 import pytest
 from tests.job_server import Connect, Server, actor_critic
+from tests.sdk.counting import WaitsForFile
 from tests.sdk.nats.numbered_batches import of, publish, values
 from tests.sdk.places import Collect
 from tests.waiting import wait_until
 
 from rollfleet import Stats
-from rollfleet.testing import CountingEnv
 from rollfleet_api import streams
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
@@ -27,29 +26,22 @@ SUSPECT: dict[str, Any] = {"failure": {"suspectAfterSeconds": 3}}
 def test_a_hanging_step_is_reported_with_its_worker_and_seconds_until_it_ends(
     apart: Collect, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shut = tmp_path / "shut"
+    go = tmp_path / "go"
 
-    class Gated(CountingEnv):
-        def step(self, action: Any) -> Any:
-            while shut.exists():
-                time.sleep(0.01)
-            return super().step(action)
-
-    def open_when_reported() -> None:
+    def go_when_reported() -> None:
         try:
             wait_until(lambda: "worker 0 has been in one environment step for " in caplog.text)
         finally:
-            shut.unlink()
+            go.touch()
 
     keywords = {"mode": "async", "workers": 1, "num_envs": 1, "frames_per_batch": 8, "suspect_after_s": 3}
-    collector = apart(Gated, **keywords)
+    collector = apart(WaitsForFile, env_kwargs={"step": 12, "file": go}, **keywords)
     next(collector)
     assert "environment step" not in caplog.text
-    shut.touch()
-    opening = threading.Thread(target=open_when_reported)
-    opening.start()
+    reporting = threading.Thread(target=go_when_reported)
+    reporting.start()
     list(islice(collector, 10))
-    opening.join()
+    reporting.join()
     wait_until(lambda: all(status.in_step_s < 1.0 for status in collector.stats().workers.values()))
     assert caplog.text.count("environment step") == 1
 

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from tests.job_server import Connect, Server, actor_critic, always, join_all
+from tests.job_server import Connect, Server, actor_critic, always
 from tests.waiting import wait_until
 from torch import nn
 
@@ -18,24 +18,6 @@ SYNC: dict[str, Any] = {
     "env": {"id": "CartPole-v1", "numEnvs": 4},
     "collect": {"framesPerBatch": 32},
 }
-
-
-@pytest.mark.parametrize("broken", ["control", "manifest", "learner"])
-def test_unreadable_messages_are_skipped_and_sessions_and_versions_count_on(
-    broken: str, server: Server, connect: Connect
-) -> None:
-    workers = server.start_workers(**SYNC)
-    collector = connect(actor_critic())
-    list(islice(collector, 3))
-    collector.detach()
-    admin = server.link()
-    admin.call(admin.js.publish(getattr(server.subjects, broken), b'{"session": "x"}'))
-    with connect(actor_critic()) as collector:
-        assert collector._transport.resumed.session == 2
-        assert collector.version == 3
-        assert len(list(islice(collector, 3))) == 3
-        assert collector.version == 6
-    join_all(workers)
 
 
 def test_a_learner_that_returns_with_older_weights_is_noticed(
@@ -70,13 +52,6 @@ def test_a_learner_that_returns_with_older_weights_is_noticed(
     next(fourth)
     assert fourth.version == 6
     fourth.shutdown()
-
-
-def test_an_unreadable_heartbeat_keeps_no_learner_from_connecting(server: Server, connect: Connect) -> None:
-    server.provision(**SYNC)
-    admin = server.link()
-    admin.call(admin.js.publish(server.subjects.worker(0), b"rubbish"))
-    assert connect().workers == (0, 1)
 
 
 def test_a_learner_replaced_during_a_disconnection_writes_nothing_any_more(server: Server, connect: Connect) -> None:

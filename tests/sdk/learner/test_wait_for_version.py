@@ -1,18 +1,15 @@
 """Which version each worker has applied, and the wait for one."""
 
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from tests.job_server import Connect, Server
-from tests.sdk.counting import OPTIONS, VERSION, Learned
+from tests.sdk.counting import OPTIONS, VERSION, Learned, WaitsForFile
 from tests.sdk.places import Collect
 from tests.waiting import wait_until
 
 from rollfleet.errors import Timeout
-from rollfleet.testing import CountingEnv
 from rollfleet_api.messages import WorkerState
 
 
@@ -64,34 +61,18 @@ def test_in_a_pause_workers_apply_weights(apart: Collect) -> None:
     assert (next(collector)["shown"] == 2).all()
 
 
-class StepsByFile(CountingEnv):
-    """A step waits until a file exists."""
-
-    def __init__(self, file: Path) -> None:
-        super().__init__()
-        self._file = file
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        while not self._file.exists():
-            time.sleep(0.01)
-        return super().step(action)
-
-
 def test_a_timeout_for_a_version_names_the_workers_that_are_behind(apart: Collect, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    collector = apart(StepsByFile, Learned(), mode="async", weights_interval=0, env_kwargs={"file": go}, **OPTIONS)
+    env_kwargs = {"step": 1, "file": go}
+    collector = apart(WaitsForFile, Learned(), mode="async", weights_interval=0, env_kwargs=env_kwargs, **OPTIONS)
     collector.update_policy_weights_()
     collector.wait_for_version(1, timeout_s=20)
-    until_collecting(collector)
+    wait_until(lambda: {each.state for each in collector.stats().workers.values()} == {WorkerState.COLLECTING})
     collector.update_policy_weights_()
     with pytest.raises(Timeout, match=r"workers \[0, 1\] have not applied version 2 within 0.1 s"):
         collector.wait_for_version(2, timeout_s=0.1)
     go.touch()
     collector.wait_for_version(2, timeout_s=20)
-
-
-def until_collecting(collector: Any) -> None:
-    wait_until(lambda: {each.state for each in collector.stats().workers.values()} == {WorkerState.COLLECTING})
 
 
 def test_a_version_that_was_not_sent_is_no_workers_fault(here: Collect) -> None:
