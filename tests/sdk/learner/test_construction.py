@@ -17,15 +17,14 @@ from rollfleet import Collector
 from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
 from rollfleet.learner.construction import construct
 from rollfleet.learner.job_keywords import NO_LIMIT, PLACES
+from rollfleet.testing import CountingEnv
 
 
 def make_env() -> gymnasium.Env[Any, Any]:
     return gymnasium.make("CartPole-v1")
 
 
-class Closing(gymnasium.Env[Any, Any]):
-    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
-    action_space = gymnasium.spaces.Discrete(2)
+class Closing(CountingEnv):
     closed = 0
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from tests.sdk.concurrent_calls import begin
 from tests.sdk.counting import Parts, always_0
 from tests.sdk.places import Collect
 
-from rollfleet import CollectorJob, split_trajectories
+from rollfleet import split_trajectories
 from rollfleet.data.batch import MASK, TRAJECTORY
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.testing import CountingEnv
@@ -145,21 +145,12 @@ def test_whole_trajectories_of_a_worker_that_has_not_begun_are_rows_of_padding(a
     assert batch[MASK].sum(1).tolist() == [7, 7, 7, 0, 0, 0]
 
 
-def job_of(server: Server, workers: int) -> CollectorJob:
-    return server.provision(
-        mode="Sync",
-        workers=workers,
-        env={"id": "CartPole-v1", "numEnvs": 2},
-        collect={"framesPerBatch": 16 * workers},
-        stragglers={"threshold": 0.5},
-    )
-
-
 @pytest.mark.parametrize("comes", [False, True], ids=["never", "late"])
 def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
     comes: bool, server: Server, connect: Connect
 ) -> None:
-    job = job_of(server, workers=2)
+    env, collect = {"id": "CartPole-v1", "numEnvs": 2}, {"framesPerBatch": 32}
+    job = server.provision(mode="Sync", workers=2, env=env, collect=collect, stragglers={"threshold": 0.5})
     workers = [server.start_worker(job, 0)]
     collector = connect(actor_critic())
     first = begin(next, collector)
