@@ -1,5 +1,6 @@
 """An observer receives every batch, live; learner and workers do not notice it."""
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -10,7 +11,7 @@ from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 from tests.waiting import wait_until
 
 import rollfleet
-from rollfleet.errors import JobEnded, JobInvalid
+from rollfleet.errors import ConnectionFailed, JobEnded, JobInvalid
 from rollfleet.nats import polling, presence
 from rollfleet.nats.state import read_job
 from rollfleet.nats.streams import deprovision
@@ -140,6 +141,25 @@ def _wait_until_all_have_come(observer: Observer) -> None:
         pass
 
 
+def test_an_observer_that_does_not_read_its_connection_delays_no_one(server: Server, connect: Connect) -> None:
+    server.provision(**ASYNC)
+    host, transport = server.host_port.split(":")
+    with socket.create_connection((host, int(transport))) as deaf:
+        user, password = server.url(Role.LEARNER).removeprefix("nats://").split("@")[0].split(":")
+        subject = server.subjects.batch_subjects[0]
+        deaf.sendall(f'CONNECT {{"user":"{user}","pass":"{password}"}}\r\nSUB {subject} 1\r\nPING\r\n'.encode())
+        answer = b""
+        while b"PONG" not in answer:
+            answer += deaf.recv(4096)
+        worker = NatsWorkerTransport(server.link(Role.WORKER), 0)
+        collector = connect()
+        for number in range(30):  # twice what NATS buffers for a slow reader
+            sending = worker.send(fragment(float(number), envs=2, steps=8, size=70_000), META)
+        assert values(collector, 30) == [float(number) for number in range(30)]
+        sending.stored.result(10)
+        assert collector.stats().missed == 0
+
+
 def test_nats_can_be_killed_and_restarted(server: Server, observe: Observe) -> None:
     server.provision(**ASYNC)
     observer = observe()
@@ -178,6 +198,12 @@ def test_an_observer_ends_when_the_job_is_deleted(
     admin = server.link()
     admin.call(deprovision(admin))
     assert seen_by(observer, 10) == []
+
+
+def test_a_workers_credentials_are_refused(server: Server) -> None:
+    server.provision(**ASYNC)
+    with pytest.raises(ConnectionFailed, match="may not read the batches of default/test: use its learner's"):
+        rollfleet.record(server.subjects.key, address=server.url(Role.WORKER), timeout_s=10)
 
 
 def test_invalid_arguments_are_named() -> None:
