@@ -4,14 +4,33 @@ import sys
 import threading
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tensordict import TensorDict
 from tests.sdk.allocations import allocates_at_most
-from tests.sdk.learner.arrivals import SESSION, arrival
 
 from rollfleet.learner.admission import Admission, Round
 from rollfleet.learner.duplicates import INCARNATIONS, WINDOW, DuplicateFilter
 from rollfleet.transports.learner_side import Arrival
+from rollfleet_api.messages import BatchMeta
+
+SESSION = 5
+
+
+def arrival(
+    sequence: int, *, worker: int = 0, incarnation: int = 0, version: int = 1, session: int = SESSION, round: int = 0
+) -> Arrival:
+    return Arrival(
+        worker=worker,
+        incarnation=incarnation,
+        sequence=sequence,
+        meta=BatchMeta(session=session, round=round, version=version, frames=8),
+        batch=TensorDict({}, [2, 4]),
+        episode_returns=torch.empty(0, dtype=torch.float64),
+        episode_lengths=torch.empty(0, dtype=torch.int64),
+        nbytes=100,
+    )
 
 
 def opened(number: int = 1, *, enough: int = 2) -> Round:

@@ -16,8 +16,6 @@ from rollfleet import Collector
 from rollfleet.errors import JobEnded, JobInvalid, RollfleetError
 from rollfleet.testing import CountingEnv
 
-# --- arguments -------------------------------------------------------------------------------------------------------
-
 Call = Callable[[Collector], Any]
 
 WRONG: list[tuple[Call, str]] = [
@@ -88,8 +86,6 @@ def test_the_largest_seed_has_a_successor(collect: Collect) -> None:
     assert collector.set_seed(0) == 1
     next(collector)
 
-
-# --- an error in the background --------------------------------------------------------------------------------------
 
 READS: dict[str, Call] = {
     "frames": lambda c: c.frames,
@@ -187,9 +183,6 @@ def test_the_end_raises_an_error_of_the_background_that_no_call_has_raised(here:
     collector.shutdown()
 
 
-# --- the end ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("end", ["shutdown", "async_shutdown"])
 def test_after_the_end_a_call_that_would_act_raises_and_the_counters_stay(collect: Collect, end: str) -> None:
     buffer = rollfleet.ReplayBuffer(100)
@@ -205,9 +198,6 @@ def test_after_the_end_a_call_that_would_act_raises_and_the_counters_stay(collec
     assert collector.state_dict()["frames"] == 16
     for again in ("shutdown", "detach", "async_shutdown"):
         getattr(collector, again)()
-
-
-# --- as a data set ---------------------------------------------------------------------------------------------------
 
 
 def test_the_length_is_the_number_of_batches(collect: Collect) -> None:

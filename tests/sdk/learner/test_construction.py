@@ -67,9 +67,6 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
         rollfleet.connect(**{"job": "job", "address": "nats://localhost:1"} | arguments)
 
 
-# --- single keywords -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
@@ -171,9 +168,6 @@ def test_an_unregistered_id_is_refused_with_the_nearest_one() -> None:
         Collector("CartPol-v1", frames_per_batch=8)
 
 
-# --- contradictions --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("keywords", "names"),
     [
@@ -225,9 +219,6 @@ def test_keywords_about_a_vector_env_object_are_refused(keywords: dict[str, Any]
             Collector(vector, frames_per_batch=12, **keywords)
     finally:
         vector.close()
-
-
-# --- the result ------------------------------------------------------------------------------------------------------
 
 
 def test_an_environment_whose_policy_cannot_be_made_is_closed_again() -> None:

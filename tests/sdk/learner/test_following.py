@@ -1,6 +1,5 @@
 """Ranks other than 0 join the fragments of a round, and rank 0 adds up their reports."""
 
-import time
 from itertools import islice
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 from tests.job_server import Connect, Server, actor_critic, deafen
 from tests.sdk.batch_sender import Sender
 from tests.sdk.concurrent_calls import at_once
+from tests.waiting import wait_until
 
 from rollfleet import Collector
 from rollfleet.errors import JobEnded
@@ -101,13 +101,13 @@ def test_rank_0_reports_the_totals_of_all_ranks(server: Server, connect: Connect
     at_once(lambda each: list(islice(each, 3)), [leader, other])
     assert (leader.frames, other.frames) == (96, 1096)
     admin = server.link()
-    until = time.monotonic() + 20
-    while True:
-        status = admin.call(read_state(admin, admin.subjects.learner, LearnerStatus))
-        if status and (status.session, status.frames, status.batches) == (1, 1192, 16):
-            return
-        assert time.monotonic() < until, status
+
+    def reported() -> tuple[int, int, int] | None:
         leader._gatherer.check_workers()
+        status = admin.call(read_state(admin, admin.subjects.learner, LearnerStatus))
+        return status and (status.session, status.frames, status.batches)
+
+    wait_until(lambda: reported() == (1, 1192, 16))
 
 
 def test_ranks_of_a_complete_job_stop_waiting_for_rank_0_after_a_timeout(

@@ -29,9 +29,6 @@ from rollfleet.testing import CountingEnv
 ONE_ENV: dict[str, Any] = {"num_envs": 1, "frames_per_batch": 16}
 
 
-# --- StopIteration ---------------------------------------------------------------------------------------------------
-
-
 class Exhausted(CountingEnv):
     """Reads its 20th step from an iterator that has ended."""
 
@@ -115,9 +112,6 @@ def test_stop_iteration_of_a_buffer_is_an_error_of_the_background_fill(collect: 
         collector.frames  # noqa: B018
     with pytest.raises(RuntimeError, match="StopIteration"):
         collector.async_shutdown()
-
-
-# --- Ctrl-C ----------------------------------------------------------------------------------------------------------
 
 
 class Pressed:
@@ -248,9 +242,6 @@ def test_an_interrupted_round_is_dropped_and_counted(apart: Collect, tmp_path: P
         expected = [*range(8), *range(16, 32)]
         assert frames["observation"].flatten().tolist() == expected
     assert (collector.stats().interrupted, collector.stats().stale, collector.frames) == (1, 1, 48)
-
-
-# --- postproc and buffers --------------------------------------------------------------------------------------------
 
 
 def mine() -> None:

@@ -38,14 +38,15 @@ def both(connect: Connect, ranks: int = 2, **more: Any) -> list[Collector]:
     return [connect(actor_critic(), rank=0, ranks=ranks, **more), *later]
 
 
+def whole(collector: Collector) -> list[Any]:
+    """Iterate to the end of the job."""
+    with collector:
+        return list(collector)
+
+
 def test_in_mode_sync_each_rank_gets_its_workers_fragments_of_every_round(connect: Connect, server: Server) -> None:
     workers = server.start_workers(**SYNC | {"collect": {"framesPerBatch": 64, "totalFrames": 64 * 20}})
-
-    def go(collector: Collector) -> list[Any]:
-        with collector:
-            return list(collector)
-
-    leader, other = at_once(go, both(connect))
+    leader, other = at_once(whole, both(connect))
     assert len(leader) == len(other) == 20
     for one, two in zip(leader, other, strict=True):
         assert (workers_in(one), workers_in(two)) == ({0, 2}, {1, 3})
@@ -102,13 +103,8 @@ def test_in_mode_async_each_batch_goes_to_its_workers_rank_and_frames_count_over
     connect: Connect, server: Server
 ) -> None:
     workers = server.start_workers(**ASYNC | {"collect": {"framesPerBatch": 16, "totalFrames": 16 * 100}})
-
-    def go(collector: Collector) -> list[Any]:
-        with collector:
-            return list(collector)
-
     collectors = both(connect, ranks=3)
-    of_ranks = at_once(go, collectors)
+    of_ranks = at_once(whole, collectors)
     assert [set.union(*map(workers_in, mine)) for mine in of_ranks] == [{0, 3}, {1}, {2}]
     assert sum(map(len, of_ranks)) >= 100
     assert len(of_ranks[0]) < 100  # frames of other ranks count

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictParams
+from tests.sdk.counting import OPTIONS, VERSION
 from tests.sdk.places import Collect
 from torch import Tensor, nn
 
@@ -15,9 +16,6 @@ from rollfleet.errors import JobInvalid, NoWeights, WeightMismatch
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.schemes import Trained, Whole
 from rollfleet.weights.layout import WeightLayout
-
-OPTIONS: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 16}
-VERSION = ("collector", "policy_version")
 
 
 class Constant(nn.Module):
@@ -51,9 +49,6 @@ def shown_by_worker(batch: Any) -> dict[int, set[float]]:
 
 def everyone(collect: Collect, shown: float) -> dict[int, set[float]]:
     return {worker: {shown} for worker in range(collect.workers)}
-
-
-# --- when ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("interval", [0, 1, 3])
@@ -115,9 +110,6 @@ def test_in_mode_async_batches_older_than_max_lag_are_dropped_and_counted(apart:
     assert collector.stats().stale > 0
 
 
-# --- from what -------------------------------------------------------------------------------------------------------
-
-
 FORMS: list[Callable[[Constant], dict[str, Any]]] = [
     lambda source: {"policy_or_weights": source},
     lambda source: {"policy": source},
@@ -148,9 +140,6 @@ def test_weights_that_do_not_fit_name_the_parameter(collect: Collect) -> None:
     assert shown_by_worker(next(collector)) == everyone(collect, 0.0)
 
 
-# --- to whom ---------------------------------------------------------------------------------------------------------
-
-
 def test_worker_ids_alone_get_the_weights(apart: Collect) -> None:
     """The wrong worker was updated in pytorch/rl#3000."""
     collector = apart("CartPole-v1", Constant(0), weights_interval=0, **OPTIONS)
@@ -166,9 +155,6 @@ def test_worker_ids_alone_get_the_weights(apart: Collect) -> None:
     assert collector.versions() == {0: 3, 1: 2}
     collector.update_policy_weights_(Constant(7))
     assert shown_by_worker(next(collector)) == {0: {7.0}, 1: {7.0}}
-
-
-# --- which -----------------------------------------------------------------------------------------------------------
 
 
 class Two(nn.Module):
@@ -234,9 +220,6 @@ def test_weights_without_a_tensor_are_refused_in_every_place(collect: Collect) -
     with pytest.raises(NoWeights, match="no parameters or buffers"):
         collector.update_policy_weights_({})
     assert collector.version == 0
-
-
-# --- how -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_scheme_decides_which_weights_act_in_every_place(collect: Collect) -> None:
