@@ -21,7 +21,6 @@ Call = Callable[[Collector], Any]
 WRONG: list[tuple[Call, str]] = [
     (lambda c: c.set_seed(-1), "seed: must be at least 0, got -1"),
     (lambda c: c.set_seed(2**53), "seed: must be at most 9007199254740991, got 9007199254740992"),
-    (lambda c: c.set_seed(2**63), "seed: must be at most"),
     (lambda c: c.set_seed(2**70), "seed: must be at most"),
     (lambda c: c.set_seed(True), "seed: expected an int, got True"),
     (lambda c: c.set_seed(1.0), "seed: expected an int, got 1.0"),  # type: ignore[arg-type]

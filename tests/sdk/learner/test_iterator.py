@@ -13,8 +13,6 @@ from tests.sdk.counting import OPTIONS, TRAJECTORY, VERSION, Learned, Parts, alw
 from tests.sdk.places import Collect
 from tests.waiting import wait_until
 from torch import Tensor
-from torchrl.data import LazyTensorStorage
-from torchrl.data import ReplayBuffer as TorchRLBuffer
 
 from rollfleet import Collector, ReplayBuffer
 from rollfleet.data.splitting import split_trajectories
@@ -258,6 +256,6 @@ def test_frames_per_sample_limits_the_background_fill_from_the_first_sample_on(c
 
 
 def test_frames_per_sample_needs_a_buffer_that_counts_samples(here: Collect) -> None:
-    collector = here(CountingEnv, always_0, replay_buffer=TorchRLBuffer(storage=LazyTensorStorage(100)), **OPTIONS)
+    collector = here(CountingEnv, always_0, replay_buffer=Parts(), **OPTIONS)
     with pytest.raises(JobInvalid, match=r"`frames_per_sample` needs a rollfleet.ReplayBuffer"):
         collector.start(frames_per_sample=32)
