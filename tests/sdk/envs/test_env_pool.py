@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.sdk.plain_loops import assert_same_frames, vector_loop
 from tests.sdk.rollouts import collected, rollout_of, towards_fall
 
 from rollfleet.data.batch import to_batch
@@ -38,31 +39,10 @@ def test_frames_equal_a_plain_loop_without_its_reset_steps(envpool: Any) -> None
     batch = collected(rolling(spec(max_episode_steps=LIMIT), steps=50, policy=towards_fall), frames // 50)
     seeds = [seed - (1 << 31) for seed in Seeds.derive(0, 0, 0, num_envs).envs]
     pool = envpool.make_gymnasium("CartPole-v1", num_envs=num_envs, env_seed=seeds, max_episode_steps=LIMIT)
-    rows: list[list[tuple[Any, ...]]] = [[] for _ in range(num_envs)]
-    seen, ended = pool.reset()[0].copy(), np.zeros(num_envs, dtype=np.bool_)
-    while min(len(row) for row in rows) < frames:
-        following, reward, terminated, truncated, _ = pool.step((seen[:, 2] > 0).astype(np.int32))
-        for index in np.flatnonzero(~ended).tolist():
-            rows[index].append(
-                (seen[index].copy(), following[index].copy(), reward[index], terminated[index], truncated[index])
-            )
-        ended = terminated | truncated
-        seen = following.copy()
-    pool.close()
-    keys = [
-        ("observation",),
-        ("next", "observation"),
-        ("next", "reward"),
-        ("next", "terminated"),
-        ("next", "truncated"),
-    ]
-    for index, row in enumerate(rows):
-        for key, column in zip(keys, zip(*row[:frames], strict=True), strict=True):
-            assert torch.equal(batch[key][index].squeeze(-1), torch.from_numpy(np.stack(column))), key
+    loops = vector_loop(pool, pool.reset()[0], lambda seen: (seen[:, 2] > 0).astype(np.int32), frames)
+    assert_same_frames(batch, loops)
     assert batch["next", "terminated"].sum() > 50
     assert batch["next", "truncated"].sum() > 50
-    ids, done = batch["collector", "traj_ids"], batch["next", "done"].squeeze(-1)
-    assert torch.equal(ids[:, 1:] != ids[:, :-1], done[:, :-1])
 
 
 @pytest.mark.usefixtures("envpool")

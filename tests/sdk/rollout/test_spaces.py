@@ -1,4 +1,4 @@
-"""Nested spaces, and leaves of every kind: in the policy's input, the environment's actions, and the batch."""
+"""Nested spaces, and leaves of every kind, of policies and of actions. (`test_numbers` has them in observations.)"""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,52 +8,24 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict.nn import TensorDictModule
-from tests.sdk.rollout.robot import ACTIONS, OBSERVATIONS, Robot, counted
-from tests.sdk.rollouts import collected, rollout_of
+from tests.sdk.rollout.robot import ACTIONS, OBSERVATIONS, Robot
+from tests.sdk.rollouts import Sampling, rollout_of
 from torch import Tensor
 
 from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.envs.serial import SerialVectorEnv
-from rollfleet.envs.space_tree import SpaceTree
 from rollfleet.envs.spaces import supported
 from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
 from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.random_policy import RandomPolicy, UniformActions
 from rollfleet.rollout.rollout import Rollout
 
-KEYS = [("image",), ("arm", "angle"), ("arm", "touch"), ("pair", "0"), ("pair", "1")]
-
 
 def rolling(env: VectorEnv, policy: Callable[..., object], *, steps: int = 6) -> Rollout:
     return rollout_of(env, policy, steps=steps)
-
-
-VECTORS: dict[str, Callable[[], VectorEnv]] = {
-    "serial": lambda: SerialVectorEnv([Robot] * 2),
-    "disabled": lambda: SyncVectorEnv([Robot] * 2, autoreset_mode=AutoresetMode.DISABLED),
-    "same-step": lambda: SyncVectorEnv([Robot] * 2, autoreset_mode=AutoresetMode.SAME_STEP),
-    "next-step": lambda: SyncVectorEnv([Robot] * 2, autoreset_mode=AutoresetMode.NEXT_STEP),
-    "async-same-step": lambda: AsyncVectorEnv([Robot] * 2, autoreset_mode=AutoresetMode.SAME_STEP),
-}
-
-
-@pytest.mark.parametrize("vector", VECTORS)
-def test_each_leaf_of_a_dict_is_a_key_with_its_dtype_and_its_true_next_value(vector: str) -> None:
-    batch = collected(rolling(VECTORS[vector](), RandomPolicy(ACTIONS)), 3)
-    frames = torch.arange(18).expand(2, 18) % 4
-    for key, value in counted(batch).items():
-        assert torch.equal(value, frames), key
-    for key, value in counted(batch["next"]).items():
-        assert torch.equal(value, frames + 1), key
-    dtypes = [torch.uint8, torch.float64, torch.int8, torch.int64, torch.int64]
-    assert [batch[key].dtype for key in KEYS] == [batch["next", *key].dtype for key in KEYS] == dtypes
-    assert torch.equal(batch["next", "reward"].squeeze(-1), batch["action", "keys", "0"].float())
-    assert batch["action", "keys", "1"].dtype == torch.int8
-    assert batch["action", "move"].shape == (2, 18, 2)
-    assert torch.equal(batch["next", "terminated"].squeeze(-1), frames == 3)
 
 
 def test_a_policy_sees_and_returns_dicts_and_tuples() -> None:
@@ -91,27 +63,15 @@ def test_random_actions_of_a_nested_space_are_in_the_batch_with_their_log_probab
 
     rollout = rolling(SerialVectorEnv([Robot] * 2), policy, steps=100)
     batch = to_batch(rollout.collect(version=0, random_actions=True))
+    assert (batch["action", "move"].dtype, batch["action", "move"].shape) == (torch.float32, (2, 100, 2))
+    assert batch["action", "keys", "1"].dtype == torch.int8
     assert len(batch["action", "keys", "2"].reshape(-1, 2).unique(dim=0)) == 8
     expected = -np.log(2 * 2) - np.log(3) - np.log(2 * 2) - np.log(4 * 2)
     assert torch.allclose(batch["action_log_prob"], torch.tensor(expected).float())
 
 
-class Plain(gymnasium.Env[Any, Any]):
-    """An environment of any two spaces, with random observations."""
-
-    def __init__(self, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> None:
-        self.observation_space, self.action_space = observations, actions
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        assert action in self.action_space
-        return self.observation_space.sample(), 0.0, False, False, {}
-
-
 def vector(observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> VectorEnv:
-    return SerialVectorEnv([lambda: Plain(observations, actions)] * 3)
+    return SerialVectorEnv([lambda: Sampling(observations, actions)] * 3)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +122,7 @@ def test_a_tuple_nests_under_observation() -> None:
 def test_a_dict_or_tuple_of_one_leaf_stays_nested(mode: AutoresetMode) -> None:
     space = Dict({"only": Box(0, 1, (2,))})
     actions = Tuple((Discrete(2),))
-    env = SyncVectorEnv([lambda: Plain(space, actions)] * 3, autoreset_mode=mode)
+    env = SyncVectorEnv([lambda: Sampling(space, actions)] * 3, autoreset_mode=mode)
     batch = to_batch(rolling(env, RandomPolicy(actions)).collect(version=0))
     assert torch.equal(batch["only"][:, 1:], batch["next", "only"][:, :-1])
     assert batch["action", "0"].shape == (3, 6)
@@ -212,16 +172,6 @@ def test_invalid_outputs_for_a_nested_space_are_refused(change: Callable[[Any], 
 
     with pytest.raises(PolicyInvalid, match=message):
         rolling(SerialVectorEnv([Robot] * 2), policy).collect(version=0)
-
-
-def test_splitting_and_joining_are_inverse() -> None:
-    tree, value = SpaceTree(OBSERVATIONS), OBSERVATIONS.sample()
-    leaves = tree.split(value)
-    assert len(leaves) == len(tree.leaves) == 5
-    joined = tree.join(leaves)
-    assert joined.keys() == value.keys()
-    assert type(joined["pair"]) is tuple
-    assert [path for path in tree.leaves if path[0] == "pair"] == [("pair", "0"), ("pair", "1")]
 
 
 def test_all_elements_are_drawn_equally_often() -> None:
