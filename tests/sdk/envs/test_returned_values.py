@@ -57,71 +57,47 @@ def rolling(env: Any) -> Rollout:
 
 VECTOR = Box(-1, 1, (4,))
 PAIR = Dict(camera=IMAGE, speed=Box(0, 1, (1,)))
-WRONG: dict[str, tuple[Space[Any], Any, list[int]]] = {
-    "a grey image": (IMAGE, GREY, [4, 4, 1]),
-    "a number for a vector": (VECTOR, 0.5, []),
-    "one element for a vector": (VECTOR, np.zeros(1), [1]),
-    "a row for a vector": (VECTOR, np.zeros((1, 4)), [1, 4]),
-    "a leaf of a Dict": (PAIR, {"camera": GREY, "speed": np.zeros(1)}, [4, 4, 1]),
-}
-
-
-@pytest.mark.parametrize("when", ["reset", "step"])
-@pytest.mark.parametrize("name", WRONG)
-def test_an_observation_of_another_shape_is_refused(rollout_of: Callable[..., Rollout], name: str, when: str) -> None:
-    space, wrong, shape = WRONG[name]
-    right = space.sample()
-    rollout = rollout_of(space, *((wrong, right) if when == "reset" else (right, wrong)))
-    with pytest.raises(EnvironmentInvalid) as caught:
-        rollout.collect(version=0)
-    assert f"environment 0 (<Returning instance>) returned an observation of shape {shape}" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-UNHELD: dict[str, tuple[Space[Any], Any, str]] = {
-    "a scaled image": (
-        IMAGE,
-        np.full((4, 4, 3), 0.5, np.float32),
-        "float32, such as 0.5; its observation space has uint8",
+UINT8, INT64 = "its observation space has uint8", "its observation space has int64"
+REFUSED: dict[str, tuple[Space[Any], Any, str]] = {
+    "a grey image": (IMAGE, GREY, "shape [4, 4, 1]"),
+    "a number for a vector": (VECTOR, 0.5, "shape []"),
+    "one element for a vector": (VECTOR, np.zeros(1), "shape [1]"),
+    "a row for a vector": (VECTOR, np.zeros((1, 4)), "shape [1, 4]"),
+    "a vector for a Discrete": (Discrete(5), np.ones(2, np.int64), "shape [2]; its observation space has []"),
+    "a vector for a number": (Box(-1, 1, ()), np.ones(2, np.float32), "shape [2]; its observation space has []"),
+    "a grey leaf of a Dict": (PAIR, {"camera": GREY, "speed": np.zeros(1)}, "shape [4, 4, 1]"),
+    "a scaled image": (IMAGE, np.full((4, 4, 3), 0.5, np.float32), f"dtype float32, such as 0.5; {UINT8}"),
+    "a bright image": (IMAGE, np.full((4, 4, 3), 300), f"dtype int64, such as 300; {UINT8}"),
+    "a negative number": (IMAGE, np.full((4, 4, 3), -1, np.int8), f"dtype int8, such as -1; {UINT8}"),
+    "no number": (IMAGE, np.full((4, 4, 3), np.nan), f"dtype float64, such as nan; {UINT8}"),
+    "a scaled leaf of a Dict": (
+        PAIR,
+        {"camera": np.full((4, 4, 3), 0.5), "speed": np.zeros(1)},
+        "dtype float64, such as 0.5 at ['camera']",
     ),
-    "a bright image": (IMAGE, np.full((4, 4, 3), 300), "int64, such as 300; its observation space has uint8"),
-    "a negative number": (IMAGE, np.full((4, 4, 3), -1, np.int8), "int8, such as -1; its observation space has uint8"),
-    "no number": (IMAGE, np.full((4, 4, 3), np.nan), "float64, such as nan; its observation space has uint8"),
-    "a leaf of a Dict": (PAIR, {"camera": np.full((4, 4, 3), 0.5), "speed": np.zeros(1)}, "such as 0.5 at ['camera']"),
+    "a float for a Discrete": (Discrete(5), 0.7, f"dtype float64, such as 0.7; {INT64}"),
+    "a float of numpy for a Discrete": (Discrete(5), np.float32(0.7), "dtype float32, such as 0.69"),
+    "an array for a Discrete": (Discrete(5), np.array(0.7), f"dtype float64, such as 0.7; {INT64}"),
+    "a float for a Discrete in a Dict": (
+        Dict(state=Discrete(5)),
+        {"state": 0.7},
+        "dtype float64, such as 0.7 at ['state']",
+    ),
 }
 
 
 @pytest.mark.parametrize("when", ["reset", "step"])
-@pytest.mark.parametrize("name", UNHELD)
-def test_numbers_that_the_spaces_dtype_cannot_hold_are_refused(
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_observation_that_its_space_does_not_hold_is_refused(
     rollout_of: Callable[..., Rollout], name: str, when: str
 ) -> None:
-    space, wrong, message = UNHELD[name]
+    space, wrong, message = REFUSED[name]
     right = space.sample()
     rollout = rollout_of(space, *((wrong, right) if when == "reset" else (right, wrong)))
     with pytest.raises(EnvironmentInvalid) as caught:
         rollout.collect(version=0)
-    assert "environment 0 (<Returning instance>) returned an observation of dtype " in str(caught.value)
-    assert message in str(caught.value)
+    assert f"environment 0 (<Returning instance>) returned an observation of {message}" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("number", [0.7, np.float32(0.7), np.array(0.7)], ids=lambda number: type(number).__name__)
-@pytest.mark.parametrize("when", ["reset", "step"])
-@pytest.mark.parametrize("space", [Discrete(5), Dict(state=Discrete(5))], ids=["plain", "dict"])
-def test_a_state_that_is_no_whole_number_is_refused(
-    rollout_of: Callable[..., Rollout], space: Space[Any], when: str, number: Any
-) -> None:
-    values = (number, 1) if when == "reset" else (1, number)
-    returned = values if isinstance(space, Discrete) else [{"state": value} for value in values]
-    with pytest.raises(EnvironmentInvalid, match=r"float\d\d, such as 0\.(7|69).*; its observation space has int64"):
-        rollout_of(space, *returned).collect(version=0)
-
-
-@pytest.mark.parametrize("space", [Discrete(5), Box(-1, 1, ())], ids=["discrete", "number"])
-def test_an_array_in_place_of_a_number_is_refused(rollout_of: Callable[..., Rollout], space: Space[Any]) -> None:
-    with pytest.raises(EnvironmentInvalid, match=r"of shape \[2\]; its observation space has \[\]"):
-        rollout_of(space, space.sample(), np.ones(2, space.dtype)).collect(version=0)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float64, np.int16], ids=lambda dtype: dtype.__name__)
