@@ -55,7 +55,7 @@ class Noise(gymnasium.Env[Any, Any]):
 class Fragile(Noise):
     """Breaks at its third step, in the given way."""
 
-    def __init__(self, how: str = "raise") -> None:
+    def __init__(self, how: str) -> None:
         self._how, self._steps = how, 0
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -153,12 +153,19 @@ def test_all_processes_share_the_gpu_of_their_worker(monkeypatch: pytest.MonkeyP
     env.close()
 
 
-def test_an_environments_error_is_reported_with_its_traceback() -> None:
-    env = ProcessVectorEnv([Noise, Noise, Fragile], 2)
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("raise", r"environments 1 to 2: Traceback(.|\n)*RuntimeError: the arm came off"),
+        ("exit", r"environments 1 to 2 \(pid \d+\) ended: exit code 7"),
+    ],
+)
+def test_a_failure_names_its_environments_and_nothing_is_left_after_close(how: str, message: str) -> None:
+    env = ProcessVectorEnv([Noise, Noise, partial(Fragile, how)], 2)
     env.reset(seed=0)
-    with pytest.raises(EnvironmentFailed, match=r"environments 1 to 2: Traceback(.|\n)*RuntimeError: the arm came off"):
-        three_steps(env)
     pids = [process.pid or 0 for process in env.processes]
+    with pytest.raises(EnvironmentFailed, match=message):
+        three_steps(env)
     env.close()
     assert gone(pids)
 
@@ -169,16 +176,6 @@ def test_a_long_answer_that_an_error_left_unread_blocks_no_long_request() -> Non
         env.call("say", b"", 10**7)
     assert env.call("say", bytes(10**7), 0) == (b"", b"")
     env.close()
-
-
-def test_a_process_that_dies_is_named_and_nothing_is_left_after_close() -> None:
-    env = ProcessVectorEnv([Noise, Noise, partial(Fragile, "exit")], 3)
-    pids = [process.pid or 0 for process in env.processes]
-    env.reset(seed=0)
-    with pytest.raises(EnvironmentFailed, match=rf"environments 2 to 2 \(pid {pids[2]}\) ended: exit code 7"):
-        three_steps(env)
-    env.close()
-    assert gone(pids)
 
 
 def test_a_process_killed_between_two_steps_is_named() -> None:
