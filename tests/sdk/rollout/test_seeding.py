@@ -11,11 +11,9 @@ from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import make_env
 from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.random_policy import RandomPolicy
-from rollfleet.rollout.seeding import Seeds, TorchStream
+from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet_api.job import EnvSpec
-
-CPU = torch.device("cpu")
 
 
 def test_no_two_environments_of_a_big_job_share_a_seed() -> None:
@@ -24,28 +22,8 @@ def test_no_two_environments_of_a_big_job_share_a_seed() -> None:
     assert all(0 <= seed < 1 << 32 for seed in seeds)  # the range of numpy.random.seed
 
 
-def test_seeds_differ_by_job_worker_and_incarnation_and_are_reproducible() -> None:
-    derived = [Seeds.derive(job, worker, again, 2) for job in (0, 1) for worker in (0, 1) for again in (0, 1)]
-    values = [value for seeds in derived for value in (*seeds.envs, seeds.actions, seeds.torch)]
-    assert len(set(values)) == len(values)
-    assert Seeds.derive(1, 1, 1, 2) == derived[-1]
-
-
 def test_an_environments_seed_does_not_depend_on_their_number() -> None:
     assert Seeds.derive(5, 2, 0, 8).envs[:3] == Seeds.derive(5, 2, 0, 3).envs
-
-
-def test_a_stream_continues_and_does_not_change_the_outer_generator() -> None:
-    torch.manual_seed(1)
-    undisturbed = torch.rand(4)
-    torch.manual_seed(1)
-    stream, parts, outer = TorchStream(9, CPU), [], []
-    for _ in range(4):
-        outer.append(torch.rand(1))
-        with stream.active():
-            parts.append(torch.rand(1))
-    assert torch.equal(torch.cat(outer), undisturbed)
-    assert torch.equal(torch.cat(parts), torch.rand(4, generator=torch.Generator().manual_seed(9)))
 
 
 def test_seeds_after_a_restore_all_differ_too() -> None:

@@ -4,30 +4,22 @@ import random
 from itertools import islice
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box
 from tensordict import TensorDict
 from tests.sdk.places import Collect
+from tests.sdk.rollouts import Observing
 from torch import Tensor
 
 
-class Drawing(gymnasium.Env[Any, Any]):
+class Drawing(Observing):
     """Observes one number of each global generator."""
 
     observation_space = Box(0, 1, (3,), np.float64)
-    action_space = Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return self._drawn(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return self._drawn(), 0.0, False, False, {}
-
-    def _drawn(self) -> Any:
+    def seen(self) -> Any:
         return np.array([random.random(), np.random.rand(), float(torch.rand(()))])
 
 
@@ -36,17 +28,18 @@ def drawn(collector: Any) -> torch.Tensor:
     return torch.cat([batch["observation"].clone() for batch in islice(collector, 3)], 1)
 
 
+def assert_all_differ(seen: Tensor) -> None:
+    for numbers in seen.unbind(-1):
+        assert len(numbers.unique()) == numbers.numel()
+
+
 @pytest.mark.parametrize("options", [{}, {"vectorization": "async"}], ids=["sync", "async"])
 def test_no_two_environments_of_processes_draw_the_same_numbers(processes: Collect, options: dict[str, Any]) -> None:
-    seen = drawn(processes(Drawing, num_envs=2, frames_per_batch=32, seed=5, **options))
-    for kind in range(3):
-        assert len(seen[..., kind].unique()) == seen[..., kind].numel()
+    assert_all_differ(drawn(processes(Drawing, num_envs=2, frames_per_batch=32, seed=5, **options)))
 
 
 def test_no_two_environments_draw_the_same_numbers_in_processes_of_their_own(here: Any) -> None:
-    seen = drawn(here(Drawing, num_envs=3, frames_per_batch=24, seed=5, vectorization="async"))
-    for kind in range(3):
-        assert len(seen[..., kind].unique()) == seen[..., kind].numel()
+    assert_all_differ(drawn(here(Drawing, num_envs=3, frames_per_batch=24, seed=5, vectorization="async")))
 
 
 @pytest.mark.parametrize("options", [{}, {"vectorization": "async"}], ids=["sync", "async"])
@@ -62,17 +55,6 @@ def test_a_seed_gives_the_same_numbers_again(processes: Collect, options: dict[s
     assert torch.equal(drawn(collector), one)
 
 
-def states() -> list[str]:
-    return [str(state) for state in (random.getstate(), np.random.get_state(), torch.get_rng_state().tolist())]
-
-
-def test_the_learners_own_generators_are_left_alone(here: Any) -> None:
-    before = states()
-    next(here("CartPole-v1", num_envs=2, frames_per_batch=32, seed=5))
-    after = states()
-    assert before == after
-
-
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
 
 
@@ -80,20 +62,18 @@ def sampler(observation: Tensor) -> Tensor:
     return torch.randint(2, (len(observation),))
 
 
-class ShowsSeed(gymnasium.Env[Any, Any]):
+class ShowsSeed(Observing):
     """Observes the seed of its last reset that had one."""
 
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
-    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = Box(-np.inf, np.inf, (1,), np.float64)
     _last: int | None = None
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
         self._last = self._last if seed is None else seed
-        return np.array([self._last]), {}
+        return super().reset(seed=seed)
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return np.array([self._last]), 0.0, False, False, {}
+    def seen(self) -> Any:
+        return np.array([self._last])
 
 
 def seeds_of(batch: TensorDict) -> Tensor:
