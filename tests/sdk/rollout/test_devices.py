@@ -140,18 +140,18 @@ class Copies(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-@pytest.mark.parametrize(("where", "no_cuda_sync"), [("device", True), ("env_device", True), ("env_device", False)])
-def test_no_cuda_sync_decides_whether_copies_are_waited_for(
-    here: Callable[..., Collector], where: str, no_cuda_sync: bool
+@pytest.mark.parametrize("no_cuda_sync", [True, False])
+def test_no_cuda_sync_decides_whether_copies_to_env_device_are_waited_for(
+    here: Callable[..., Collector], no_cuda_sync: bool
 ) -> None:
-    collector = here(OfTensors, always_1, no_cuda_sync=no_cuda_sync, **{where: "meta"}, **SMALL)
+    collector = here(OfTensors, always_1, no_cuda_sync=no_cuda_sync, env_device="meta", **SMALL)
     with Copies() as copies:
         next(collector)
     assert set(copies.waited) == {not no_cuda_sync}
 
 
 @pytest.mark.parametrize("no_cuda_sync", [True, False])
-def test_no_cuda_sync_decides_so_in_every_place(
+def test_no_cuda_sync_decides_so_of_copies_to_device_in_every_place(
     collect: Collect, no_cuda_sync: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Patch `to`, because a dispatch mode sees only its own thread."""

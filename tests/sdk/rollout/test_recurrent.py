@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from tests.sdk.rollout.recurrent_policy import HIDDEN, LANES, Recurrent
-from tests.sdk.rollouts import POLES, collected, rollout_of
+from tests.sdk.rollouts import POLES, always_0, collected, rollout_of
 from torch import Tensor, nn
 
 from rollfleet.data.batch import to_batch
@@ -32,15 +32,6 @@ def test_replaying_a_sequence_reproduces_the_actions_of_its_batch(mode: str) -> 
     assert batch["next", "done"].sum() > 8
     assert batch["recurrent", "state"].dtype == torch.float64
     policy.assert_replayed(batch, torch.zeros(LANES, HIDDEN).double())
-
-
-def test_a_single_fragment_can_be_replayed_from_its_first_state() -> None:
-    policy = Recurrent()
-    rollout = rolling(POLES["built"](), policy, steps=10, is_init=True)
-    rollout.collect(version=0)
-    batch = to_batch(rollout.collect(version=0))
-    assert not batch["is_init"][:, 0].any()
-    policy.assert_replayed(batch, batch["recurrent", "state"][:, 0])
 
 
 def test_whole_trajectories_begin_with_the_initial_state() -> None:
@@ -133,22 +124,16 @@ def test_an_invalid_hidden_state_is_refused(
 
 
 class Remembering(TensorDictModule):  # type: ignore[misc]
-    """Counts the frames of an episode in its own key, and reads `is_init`."""
+    """Counts the frames of an episode in its own key."""
 
     def __init__(self) -> None:
+        age = ("memory", "age")
         super().__init__(
-            self._act,
-            in_keys=["observation", ("memory", "age"), "is_init"],
-            out_keys=["action", "started", ("next", "memory", "age")],
+            lambda o, age: (always_0(o), age + 1), in_keys=["observation", age], out_keys=["action", ("next", *age)]
         )
 
     def initial_state(self, num_envs: int) -> dict[tuple[str, ...], Tensor]:
         return {("memory", "age"): torch.full((num_envs, 1), 7)}
-
-    @staticmethod
-    def _act(observation: Tensor, age: Tensor, is_init: Tensor) -> tuple[Tensor, ...]:
-        assert is_init.dtype == torch.bool
-        return torch.zeros(len(observation), dtype=torch.int64), is_init.clone(), age + 1
 
 
 @pytest.mark.parametrize("mode", POLES)
@@ -156,8 +141,6 @@ def test_a_key_that_a_tensordict_module_reads_and_writes_under_next_is_carried(m
     batch = batch_of(POLES[mode](), Remembering(), step_count=True)
     assert torch.equal(batch["memory", "age"], 7 + batch["step_count"])
     assert torch.equal(batch["next", "memory", "age"], 8 + batch["step_count"])
-    assert torch.equal(batch["started"], batch["is_init"])  # the module read it, and the batch records it
-    assert torch.equal(batch["is_init"], batch["step_count"] == 0)
 
 
 def test_a_hidden_key_without_initial_value_is_refused() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from tests.sdk.rollouts import Observing, always_0, mlp, rollout_of
+from tests.sdk.rollouts import Observing, always_0, mlp, rollout_of, towards_fall
 
 from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.envs.serial import SerialVectorEnv
@@ -41,6 +41,21 @@ def test_a_fragment_stays_valid_until_the_second_next_collect(vectorization: Vec
     third = rollout.collect(version=2)
     assert all(value.data_ptr() == third.steps[key].data_ptr() for key, value in first.steps.items())
     assert all(value.data_ptr() != third.steps[key].data_ptr() for key, value in second.steps.items())
+
+
+LENGTHS = (12, 5, 30, 30, 1, 42)  # shorter, longer, and the same again
+
+
+@pytest.mark.parametrize("vectorization", [Vectorization.SYNC, Vectorization.NATIVE])  # NATIVE resets in a step
+def test_changed_lengths_leave_no_gap_and_no_seam(vectorization: Vectorization) -> None:
+    spec = EnvSpec(id="CartPole-v1", num_envs=3, vectorization=vectorization)
+    whole = to_batch(rollout_of(spec, towards_fall, steps=sum(LENGTHS)).collect(version=0))
+    changing = rollout_of(spec, towards_fall, steps=LENGTHS[0])
+    parts = [to_batch(changing.collect(version=0, steps=steps)).clone() for steps in LENGTHS]
+    assert [part.shape[1] for part in parts] == list(LENGTHS)
+    for key in whole.keys(include_nested=True, leaves_only=True):
+        assert torch.equal(torch.cat([part[key] for part in parts], dim=1), whole[key]), key
+    assert to_batch(changing.collect(version=0)).shape[1] == LENGTHS[-1]  # until it is changed
 
 
 # --- Seeds -----------------------------------------------------------------------------------------------------------
