@@ -14,15 +14,10 @@ from torch import Tensor, nn
 from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.errors import PolicyInvalid
-from rollfleet.rollout.rollout import Rollout
-
-
-def rolling(env: VectorEnv, policy: Callable[..., object], *, steps: int = 23, **options: Any) -> Rollout:
-    return rollout_of(env, policy, steps=steps, **options)
 
 
 def batch_of(env: VectorEnv, policy: Callable[..., object], *, fragments: int = 6, **options: Any) -> TensorDict:
-    return collected(rolling(env, policy, **options), fragments)
+    return collected(rollout_of(env, policy, steps=23, **options), fragments)
 
 
 @pytest.mark.parametrize("mode", POLES)
@@ -36,7 +31,7 @@ def test_replaying_a_sequence_reproduces_the_actions_of_its_batch(mode: str) -> 
 
 def test_whole_trajectories_begin_with_the_initial_state() -> None:
     policy = Recurrent()
-    batch = to_batch(rolling(POLES["built"](), policy, trajs_per_batch=5).collect(version=0))
+    batch = to_batch(rollout_of(POLES["built"](), policy, trajs_per_batch=5).collect(version=0))
     assert torch.equal(batch["recurrent", "state"][:, 0], policy.start.detach().expand(5, HIDDEN))
 
 
@@ -71,7 +66,7 @@ def test_the_tensors_of_a_tuple_are_recorded_by_number() -> None:
 @pytest.mark.parametrize("mode", POLES)
 def test_random_actions_do_not_change_the_hidden_state(mode: str) -> None:
     policy = Recurrent()
-    rollout = rolling(POLES[mode](), policy, steps=9)
+    rollout = rollout_of(POLES[mode](), policy, steps=9)
     rollout.collect(version=0)
     batch = to_batch(rollout.collect(version=0, random_actions=True))
     rollout.close()
@@ -120,7 +115,7 @@ def test_an_invalid_hidden_state_is_refused(
     initial: object, returned: Callable[[Any, Any], object], message: str
 ) -> None:
     with pytest.raises(PolicyInvalid, match=message):
-        rolling(POLES["built"](), Wrong(initial, returned)).collect(version=0)
+        rollout_of(POLES["built"](), Wrong(initial, returned)).collect(version=0)
 
 
 class Remembering(TensorDictModule):  # type: ignore[misc]
@@ -146,7 +141,7 @@ def test_a_key_that_a_tensordict_module_reads_and_writes_under_next_is_carried(m
 def test_a_hidden_key_without_initial_value_is_refused() -> None:
     module = TensorDictModule(lambda o, h: (o, h), in_keys=["observation", "h"], out_keys=["action", ("next", "h")])
     with pytest.raises(PolicyInvalid, match=r"carries 'h' from step to step.*add initial_state"):
-        rolling(POLES["built"](), module).collect(version=0)
+        rollout_of(POLES["built"](), module).collect(version=0)
 
 
 @pytest.mark.parametrize("mode", POLES)
