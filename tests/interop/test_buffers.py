@@ -21,18 +21,10 @@ def buffer(**keywords: Any) -> Any:
     return data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(1000), batch_size=64, **keywords)
 
 
-@pytest.mark.parametrize("in_the_background", [False, True])
-def test_torchrls_buffer_is_filled_by_the_keyword(in_the_background: bool) -> None:
+def test_torchrls_buffer_is_filled_by_the_keyword() -> None:
     frames = buffer()
-    collector = rollfleet.Collector("CartPole-v1", replay_buffer=frames, total_frames=800, **OPTIONS)
-    if in_the_background:
-        collector.start()
-        while collector.frames < 800:
-            pass
-        collector.async_shutdown(timeout_s=30)
-    else:
+    with rollfleet.Collector("CartPole-v1", replay_buffer=frames, total_frames=800, **OPTIONS) as collector:
         assert list(collector) == [None] * 4
-        collector.shutdown()
     assert len(frames) == 800
     sample = frames.sample()
     assert sample.batch_size == (64,)

@@ -148,21 +148,6 @@ def test_float64_image_and_discrete_observations_are_supported() -> None:
         torch.testing.assert_close(out["state_value"], value)
 
 
-def test_copied_weights_change_the_actions() -> None:
-    one, two = spread(ActorCritic(SEEN, TORQUES)), spread(ActorCritic(SEEN, TORQUES))
-    observation = torch.randn(4, 3)
-    with exploring(Exploration.MODE):
-        before = one(observation)["action"]
-        one.load_state_dict(two.state_dict())
-        assert torch.equal(one(observation)["action"], two(observation)["action"])
-        assert not torch.equal(before, two(observation)["action"])
-        swapped = torch.func.functional_call(one, {"actor.4.bias": torch.full((2,), 100.0)}, (observation,))
-    limit = float(torch.tanh(torch.tensor(PRE_TANH_LIMIT)))
-    torch.testing.assert_close(
-        swapped["action"], torch.tensor([[2.0, 5.0]]).expand(4, 2) * limit + torch.tensor([0.0, 5.0])
-    )
-
-
 def test_exploration_is_random_outside_and_nests() -> None:
     assert exploration() is Exploration.RANDOM
     with exploring(Exploration.MEAN):

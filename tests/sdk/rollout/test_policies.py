@@ -22,12 +22,6 @@ CARTPOLE = EnvSpec(id="CartPole-v1", num_envs=3)
 PENDULUM = EnvSpec(id="Pendulum-v1", num_envs=2)
 
 
-def test_a_tensor_of_actions_is_enough() -> None:
-    batch = to_batch(rollout_of(CARTPOLE, always_0).collect(version=4))
-    assert set(batch.keys()) == {"observation", "action", "next", "collector", "done", "terminated", "truncated"}
-    assert (batch["collector", "policy_version"] == 4).all()
-
-
 def test_all_outputs_of_a_policy_are_in_the_batch() -> None:
     def policy(observation: Tensor) -> dict[object, object]:
         return {
