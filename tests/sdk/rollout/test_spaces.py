@@ -10,16 +10,14 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict.nn import TensorDictModule
-from tests.sdk.rollout.robot import ACTIONS, OBSERVATIONS, Robot
+from tests.sdk.rollout.robot import ACTIONS, Robot
 from tests.sdk.rollouts import Sampling, rollout_of
 from torch import Tensor
 
 from rollfleet.data.batch import to_batch
-from rollfleet.envs.factory import VectorEnv
 from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.spaces import supported
 from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
-from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.random_policy import RandomPolicy, UniformActions
 
 
@@ -65,39 +63,16 @@ def test_random_actions_of_a_nested_space_are_in_the_batch_with_their_log_probab
     assert torch.allclose(batch["action_log_prob"], torch.tensor(expected).float())
 
 
-def vector(observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> VectorEnv:
-    return SerialVectorEnv([lambda: Sampling(observations, actions)] * 3)
-
-
 @pytest.mark.parametrize(
     "actions",
     [MultiDiscrete([3, 2], start=[1, -4]), MultiBinary((2, 2)), Discrete(3, start=7), Box(0, 9, (2,), np.int32)],
 )
 def test_leaves_of_every_kind_are_actions_and_observations(actions: Any) -> None:
-    env = vector(actions, actions)
+    env = SerialVectorEnv([lambda: Sampling(actions, actions)] * 3)
     batch = to_batch(rollout_of(env, RandomPolicy(actions), steps=30).collect(version=0, random_actions=True))
     for value in (batch["observation"], batch["action"], batch["next", "observation"]):
         assert all(np.asarray(row) in actions for row in value.flatten(0, 1).numpy())
         assert len(value.flatten(0, 1).unique(dim=0)) > 2
-
-
-@pytest.mark.parametrize(
-    ("observations", "actions"),
-    [
-        (OBSERVATIONS, MultiDiscrete([3, 2], start=[1, -4])),
-        (OBSERVATIONS, MultiBinary((2, 2))),
-        (Discrete(5, start=5), Discrete(2, start=3)),
-    ],
-)
-def test_the_mlp_acts_in_trees_several_dimensions_and_spaces_that_do_not_start_at_0(
-    observations: Any, actions: Any
-) -> None:
-    policy = ActorCritic(observations, actions)
-    batch = to_batch(rollout_of(vector(observations, actions), policy, steps=30).collect(version=0))
-    seen = batch if observations is OBSERVATIONS else batch["observation"]
-    log_prob, _, value = policy.evaluate(seen, batch["action"])
-    torch.testing.assert_close(batch["action_log_prob"], log_prob.detach())
-    torch.testing.assert_close(batch["state_value"], value.detach())
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
