@@ -33,10 +33,10 @@ def layout(batch: TensorDict) -> Layout:
     return {key: (tuple(value.shape), value.dtype) for key, value in batch.items(True, True)}
 
 
-def theirs(make: Callable[[], Any], policy: Any = None, *, num_envs: int = ENVS, **keywords: Any) -> TensorDict:
+def theirs(make: Callable[[], Any], policy: Any = None, *, num_envs: int = ENVS) -> TensorDict:
     env = envs.SerialEnv(num_envs, make) if num_envs > 1 else make()
     collector = collectors.Collector(
-        env, policy, frames_per_batch=FRAMES, total_frames=FRAMES, auto_register_policy_transforms=False, **keywords
+        env, policy, frames_per_batch=FRAMES, total_frames=FRAMES, auto_register_policy_transforms=False
     )
     try:
         (batch,) = [batch.clone() for batch in collector]

@@ -10,7 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from tests.sdk import rollouts
+from tests.sdk.rollouts import rollout_of
 
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import EnvironmentInvalid
@@ -38,21 +38,17 @@ class Returning(gymnasium.Env[Any, Any]):
 
 
 @pytest.fixture(params=[Vectorization.SYNC, Vectorization.ASYNC], ids=["sync", "async"])
-def rollout_of(request: pytest.FixtureRequest) -> Iterator[Callable[..., Rollout]]:
+def returning(request: pytest.FixtureRequest) -> Iterator[Callable[..., Rollout]]:
     """Makes rollouts of two such environments, in this process and in processes of their own."""
     with ExitStack() as stack:
 
         def make(*values: Any) -> Rollout:
             spec = EnvSpec(entrypoint="tests:returning", num_envs=2, vectorization=request.param)
-            rollout = rolling(make_env(spec, lambda: Returning(*values)))
+            rollout = rollout_of(make_env(spec, lambda: Returning(*values)), steps=3)
             stack.callback(rollout.close)
             return rollout
 
         yield make
-
-
-def rolling(env: Any) -> Rollout:
-    return rollouts.rollout_of(env, steps=3)
 
 
 VECTOR = Box(-1, 1, (4,))
@@ -89,11 +85,11 @@ REFUSED: dict[str, tuple[Space[Any], Any, str]] = {
 @pytest.mark.parametrize("when", ["reset", "step"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_observation_that_its_space_does_not_hold_is_refused(
-    rollout_of: Callable[..., Rollout], name: str, when: str
+    returning: Callable[..., Rollout], name: str, when: str
 ) -> None:
     space, wrong, message = REFUSED[name]
     right = space.sample()
-    rollout = rollout_of(space, *((wrong, right) if when == "reset" else (right, wrong)))
+    rollout = returning(space, *((wrong, right) if when == "reset" else (right, wrong)))
     with pytest.raises(EnvironmentInvalid) as caught:
         rollout.collect(version=0)
     assert f"environment 0 (<Returning instance>) returned an observation of {message}" in str(caught.value)
@@ -101,22 +97,22 @@ def test_an_observation_that_its_space_does_not_hold_is_refused(
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float64, np.int16], ids=lambda dtype: dtype.__name__)
-def test_numbers_of_another_dtype_are_taken_if_they_fit(rollout_of: Callable[..., Rollout], dtype: Any) -> None:
-    fragment = rollout_of(IMAGE, np.full((4, 4, 3), 7, dtype), np.full((4, 4, 3), 255, dtype)).collect(version=0)
+def test_numbers_of_another_dtype_are_taken_if_they_fit(returning: Callable[..., Rollout], dtype: Any) -> None:
+    fragment = returning(IMAGE, np.full((4, 4, 3), 7, dtype), np.full((4, 4, 3), 255, dtype)).collect(version=0)
     assert fragment.steps[("observation",)][0, :, 0, 0, 0].tolist() == [7, 255, 255]
 
 
-def test_lists_and_numbers_that_fit_are_taken(rollout_of: Callable[..., Rollout]) -> None:
-    fragment = rollout_of(VECTOR, [0.0] * 4, [0.25, 0.5, 0.75, 1.0]).collect(version=0)
+def test_lists_and_numbers_that_fit_are_taken(returning: Callable[..., Rollout]) -> None:
+    fragment = returning(VECTOR, [0.0] * 4, [0.25, 0.5, 0.75, 1.0]).collect(version=0)
     assert fragment.steps[("observation",)][0, 1].tolist() == [0.25, 0.5, 0.75, 1.0]
-    fragment = rollout_of(Discrete(5), 1, np.int64(3)).collect(version=0)
+    fragment = returning(Discrete(5), 1, np.int64(3)).collect(version=0)
     assert fragment.steps[("observation",)].tolist() == [[1, 3, 3]] * 2
 
 
 @pytest.mark.parametrize("space", [VECTOR, Dict(at=VECTOR)], ids=["plain", "dict"])
-def test_arrays_of_one_number_are_rewards_and_flags(rollout_of: Callable[..., Rollout], space: Space[Any]) -> None:
+def test_arrays_of_one_number_are_rewards_and_flags(returning: Callable[..., Rollout], space: Space[Any]) -> None:
     outcome = np.array([1.5]), np.array([False]), np.array([[True]])
-    steps = rollout_of(space, space.sample(), space.sample(), outcome).collect(version=0).steps
+    steps = returning(space, space.sample(), space.sample(), outcome).collect(version=0).steps
     assert (steps["next", "reward"] == 1.5).all()
     assert not steps["next", "terminated"].any()
     assert steps["next", "truncated"].all()
@@ -134,12 +130,12 @@ def test_the_interface_of_old_gym_is_named(method: str, space: Space[Any]) -> No
 
     env = make_env(EnvSpec(entrypoint="tests:old"), lambda: Old(space, space.sample(), None))
     with pytest.raises(EnvironmentInvalid, match=rf"{method} returned a .* not .*follows the interface of old Gym"):
-        rolling(env).collect(version=0)
+        rollout_of(env).collect(version=0)
 
 
 @pytest.mark.parametrize("reward", [np.zeros(2), "much"], ids=str)
-def test_a_reward_that_is_no_number_is_refused(rollout_of: Callable[..., Rollout], reward: Any) -> None:
-    rollout = rollout_of(VECTOR, VECTOR.sample(), VECTOR.sample(), (reward, False, False))
+def test_a_reward_that_is_no_number_is_refused(returning: Callable[..., Rollout], reward: Any) -> None:
+    rollout = returning(VECTOR, VECTOR.sample(), VECTOR.sample(), (reward, False, False))
     with pytest.raises(EnvironmentInvalid, match=r"returned reward .*; return one number"):
         rollout.collect(version=0)
 
@@ -175,7 +171,7 @@ class Together(VectorEnv[Any, Any, Any]):
 )
 def test_a_vector_environment_returns_values_of_all(mode: AutoresetMode, wrong: dict[str, Any], shape: str) -> None:
     with pytest.raises(EnvironmentInvalid) as caught:
-        rolling(Together(mode, **wrong)).collect(version=0)
+        rollout_of(Together(mode, **wrong)).collect(version=0)
     assert shape in str(caught.value)
 
 
@@ -191,4 +187,4 @@ def test_a_vector_environment_returns_numbers_that_its_space_holds(
         mode, space, **{name: value if space is IMAGE else {"camera": value} for name, value in values.items()}
     )
     with pytest.raises(EnvironmentInvalid, match=r"of dtype float32, such as 0\.5; .* has uint8"):
-        rolling(env).collect(version=0)
+        rollout_of(env).collect(version=0)
