@@ -1,11 +1,9 @@
 """Rollfleet's batches in TorchRL's replay buffers, samplers and transforms."""
 
-from itertools import islice
 from typing import Any
 
 import pytest
 import torch
-from tensordict import pad
 from torchrl import data
 from torchrl.data.postprocs import MultiStep
 
@@ -106,16 +104,3 @@ def test_torchrls_multistep_is_a_postproc() -> None:
         found = next(collector)
     assert (found == multistep(plain)).all()
     assert set(found["next", "reward"].unique().tolist()) == {1.0, 1.5, 1.75}  # of three steps, or to an episode's end
-
-
-def test_whole_trajectories_go_into_a_buffer_of_trajectories() -> None:
-    rows = data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(100), batch_size=5)
-    keywords: dict[str, Any] = OPTIONS | {"trajs_per_batch": 7}
-    with rollfleet.Collector("CartPole-v1", **keywords) as collector:
-        for batch in islice(collector, 3):
-            rows.extend(pad(batch, [0, 0, 0, 500 - batch.shape[1]]))
-    sample = rows.sample()
-    mask = sample["collector", "mask"]
-    assert sample.batch_size == (5, 500)
-    assert torch.equal(sample["next", "done"].squeeze(-1).sum(1), torch.ones(5, dtype=torch.int64))
-    assert torch.equal(mask.sum(1), sample["next", "step_count"].squeeze(-1).amax(1))
