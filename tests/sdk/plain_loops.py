@@ -38,7 +38,7 @@ def plain_loop(make: Maker, acts: Callable[[Any], Any], seed: int, frames: int) 
 
 
 def vector_loop(env: VectorEnv[Any, Any, Any], first: Any, acts: Callable[[Any], Any], frames: int) -> list[Columns]:
-    """Return such steps of each environment of a vector that resets in steps of their own: without these steps."""
+    """Return such steps of each environment of a vector whose resets are steps of their own, without these."""
     rows: list[list[list[Any]]] = [[] for _ in first]
     seen, ended = first.copy(), np.zeros(len(first), np.bool_)
     while min(map(len, rows)) < frames:

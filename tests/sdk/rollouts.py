@@ -42,7 +42,7 @@ class Observing(gymnasium.Env[Any, Any]):
 
 
 class Sampling(Observing):
-    """Observes random elements of any space. Refuses an action outside of the other one."""
+    """Observes random elements of one space, and refuses an action that is not in the other."""
 
     def __init__(self, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any], length: int = 0) -> None:
         self.observation_space, self.action_space, self.length = observations, actions, length

@@ -102,14 +102,14 @@ def test_numbers_do_not_depend_on_the_number_of_processes(processes: int) -> Non
     ("how", "message"),
     [
         ("raise", r"environments 1 to 2: Traceback(.|\n)*RuntimeError: the arm came off"),
-        ("exit", r"environments 1 to 2 \(pid \d+\) ended: exit code 7"),
+        ("exit", r"environments 1 to 2 \(pid {pid}\) ended: exit code 7"),
     ],
 )
 def test_a_failure_names_its_environments_and_nothing_is_left_after_close(how: str, message: str) -> None:
     env = ProcessVectorEnv([Robot, Robot, partial(Fragile, how)], 2)
     env.reset(seed=0)
     pids = [process.pid or 0 for process in env.processes]
-    with pytest.raises(EnvironmentFailed, match=message):
+    with pytest.raises(EnvironmentFailed, match=message.format(pid=pids[1])):
         three_steps(env)
     env.close()
     assert gone(pids)

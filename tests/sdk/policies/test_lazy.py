@@ -15,8 +15,6 @@ from rollfleet.errors import EnvironmentInvalid, PolicyInvalid, WeightMismatch
 from rollfleet.policies.lazy import initialise, initialise_as_learner, is_lazy
 
 SEEN, ACTED = Box(-1.0, 1.0, (3,)), Discrete(2)
-
-
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
 
 

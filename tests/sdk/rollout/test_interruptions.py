@@ -83,10 +83,6 @@ def vector(mode: str, first: Callable[[], Counting]) -> VectorEnv:
     return MODES[mode]([first] + [Counting] * (ENVS - 1))
 
 
-def rolling(env: VectorEnv, policy: NumberedActions, **collect: Any) -> Rollout:
-    return rollout_of(env, policy, steps=STEPS, **collect)
-
-
 def collect(rollout: Rollout, errors: tuple[type[BaseException], ...]) -> Fragment | None:
     """Return a copy of the next fragment; None after one of these errors."""
     try:
@@ -125,7 +121,7 @@ def test_after_an_error_new_episodes_begin(
     mode: str, options: dict[str, Any], env_fails_at: tuple[int, ...], policy_fails_at: tuple[int, ...], errors: Any
 ) -> None:
     env = vector(mode, lambda: Counting(fails_at=env_fails_at))
-    rollout = rolling(env, NumberedActions(fails_at=policy_fails_at), **options)
+    rollout = rollout_of(env, NumberedActions(fails_at=policy_fails_at), steps=STEPS, **options)
     fragments = [collect(rollout, errors) for _ in range(8)]
     rollout.close()
     assert fragments.count(None) == 3
@@ -154,7 +150,7 @@ def interrupt_at(gate: Path) -> threading.Thread:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_after_ctrl_c_in_mid_step_frames_are_those_of_new_episodes(mode: str, gates: tuple[Path, Path]) -> None:
-    rollout = rolling(vector(mode, lambda: Counting(gates=gates)), NumberedActions())
+    rollout = rollout_of(vector(mode, lambda: Counting(gates=gates)), NumberedActions(), steps=STEPS)
     thread = interrupt_at(gates[0])
     fragments = [collect(rollout, (KeyboardInterrupt,))]
     assert fragments == [None]
@@ -176,7 +172,7 @@ class Killed(Counting):
 
 def test_gymnasiums_own_processes_end_after_one_was_killed_and_the_others_have_answered() -> None:
     env = AsyncVectorEnv([Killed, Counting])
-    rollout = rolling(env, NumberedActions())
+    rollout = rollout_of(env, NumberedActions(), steps=STEPS)
     with pytest.raises((EOFError, ConnectionError)):
         rollout.collect(version=0)
     assert env.parent_pipes[1].poll(30)
@@ -186,7 +182,7 @@ def test_gymnasiums_own_processes_end_after_one_was_killed_and_the_others_have_a
 
 def test_after_ctrl_c_gymnasiums_own_processes_are_refused(gates: tuple[Path, Path]) -> None:
     env = AsyncVectorEnv([lambda: Counting(gates=gates), Counting])
-    rollout = rolling(env, NumberedActions())
+    rollout = rollout_of(env, NumberedActions(), steps=STEPS)
     thread = interrupt_at(gates[0])
     assert collect(rollout, (KeyboardInterrupt,)) is None
     thread.join()
