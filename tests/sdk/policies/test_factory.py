@@ -227,7 +227,7 @@ def test_a_missing_device_is_reported() -> None:
     [
         (gymnasium.spaces.Text(3), FREE, EnvironmentInvalid, "policy mlp: observation space Text.* not supported; Box"),
         (SEEN, gymnasium.spaces.Dict(a=FREE), PolicyInvalid, r"cannot act in Dict.*several parts; flatten it"),
-        (SEEN, Box(np.float32([0, -1]), np.float32([0, 1])), PolicyInvalid, "`low` equals `high` in a dimension"),
+        (SEEN, Box(np.array([0, -1]), np.array([0, 1]), dtype=np.float32), PolicyInvalid, "`low` equals `high`"),
         (SEEN, Box(0, np.inf, (1,)), PolicyInvalid, r"bounds on both sides.*RescaleAction"),
         (SEEN, Box(0, 3, (2,), np.int64), PolicyInvalid, "integers; use Discrete"),
     ],
