@@ -21,6 +21,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     """Run commands in a folder with a job, without an address of NATS and of a cluster."""
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "wrong.yaml").write_text(JOB.replace("framesPerBatch", "frames"))
+    (tmp_path / "two.yaml").write_text(f"{JOB}---\n{JOB.replace('name: test', 'name: other')}")
+    (tmp_path / "none.yaml").write_text("")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "empty.csv").write_text("frames,mean_return\n")
     monkeypatch.chdir(tmp_path)
@@ -55,7 +57,9 @@ def table(repository: Path) -> dict[str, set[str]]:
         ("validate job.yaml", 0, "job.yaml:1: test is valid"),
         ("validate wrong.yaml", 1, "spec.collect"),
         ("run wrong.yaml", 1, "spec.collect"),
-        ("run binary.yaml", 1, "not text in UTF-8"),
+        ("run binary.yaml", 1, "not text in UTF-8: byte 0xff at position 0"),
+        ("run two.yaml", 1, "has 2 jobs; put each into its own file"),
+        ("run none.yaml", 1, "has 0 jobs; put each into its own file"),
         ("plot empty.csv", 1, "no row has a mean return"),
         ("worker --job test --index 0", 2, "no NATS server given: pass its URL, set ROLLFLEET_NATS_URL"),
         ("worker --job A_B --index 0 --nats nats://127.0.0.1:1", 2, "A_B"),
