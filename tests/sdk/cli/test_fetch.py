@@ -148,17 +148,6 @@ def test_files_that_change_or_are_deleted_meanwhile_are_left_out(start: Start, k
     assert tree(tmp_path / "mine") == {"curve.csv": b""}
 
 
-def test_many_paths_come_in_several_calls(start: Start, tmp_path: Path) -> None:
-    names = [f"{number:0100}" for number in range(2 * LISTED)]
-    for name in names:
-        (tmp_path / name).touch()
-    collector = start(KeptFiles, folder=str(tmp_path))
-    (first,) = collector.call(0, "env.files", "")[0]
-    (second,) = collector.call(0, "env.files", first[-1])[0]
-    assert first + second == names
-    assert collector.call(0, "env.files", second[-1])[0] == [[]]
-
-
 def test_long_paths_in_other_letters_come_in_calls_that_fit(start: Start, tmp_path: Path) -> None:
     for number in range(LISTED):
         (tmp_path / f"{number:04}{'雪' * 80}").touch()
