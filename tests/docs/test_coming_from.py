@@ -58,6 +58,7 @@ def test_every_name_is_on_the_page_for_users_of_torchrl(name: str, repository: P
     assert re.search(rf"\b{name}\b", page(repository, "coming-from-torchrl.md"))
 
 
+@pytest.mark.slow
 def test_the_block_for_users_of_sb3_runs(repository: Path, tmp_path: Path) -> None:
     (block,) = blocks(page(repository, "coming-from-sb3.md"), "python")
     (tmp_path / "block.py").write_text(block)

@@ -71,7 +71,6 @@ def table(repository: Path) -> dict[str, set[str]]:
         ("submit job.yaml --credentials job.yaml", 2, "--credentials are those of --nats"),
         ("run job.yaml learner.py", 2, "a learner is named by --learner"),
         ("init new --example foo", 2, "Invalid value for '--example': 'foo' is not one of"),
-        ("init . --example ppo", 1, "job.yaml exists already; name another folder"),
         ("runn", 2, "rollfleet: No such command 'runn'. Did you mean 'run'?; see `rollfleet --help`"),
         ("run", 2, "see `rollfleet run --help`"),
         ("run nowhere.yaml", 2, "nowhere.yaml"),

@@ -96,6 +96,7 @@ def test_an_external_nats_server_is_used_and_left_as_it_was(workplace: Workplace
     assert not link.call(link.js.streams_info())
 
 
+@pytest.mark.slow  # it takes 10 s, for which a run waits for its NATS server
 def test_a_missing_nats_server_is_named_in_time(workplace: Workplace) -> None:
     workplace.write_job()
     with socket.socket() as silent:

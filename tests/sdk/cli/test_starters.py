@@ -49,11 +49,9 @@ def test_nothing_is_overwritten(run: Callable[..., Result]) -> None:
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 @pytest.mark.parametrize("starter", STARTERS)
-def test_kubectl_builds_the_objects_of_a_starter(workplace: "Workplace", starter: str) -> None:
-    assert workplace.start("init", "--example", starter).wait() == 0
-    shutil.rmtree(workplace.temporary)  # it lies in the folder
-    workplace.temporary.mkdir()
-    done = subprocess.run(["kubectl", "kustomize", workplace.folder], capture_output=True, text=True, check=True)
+def test_kubectl_builds_the_objects_of_a_starter(run: Callable[..., Result], starter: str) -> None:
+    run("init", "new", "--example", starter)
+    done = subprocess.run(["kubectl", "kustomize", "new"], capture_output=True, text=True, check=True)
     objects = {each["kind"]: each for each in yaml.safe_load_all(done.stdout)}
     assert set(objects) == {"ConfigMap", "CollectorJob"}
     assert objects["ConfigMap"]["metadata"]["name"] == objects["CollectorJob"]["spec"]["source"]["configMap"]

@@ -55,19 +55,20 @@ def replace_worker(link: Link) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "code", "reason"),
+    ("workers", "environ", "code", "reason"),
     [
-        (3, EXIT_PERMANENT, "worker 3: job default/test has workers 0 to 2"),
-        (0, EXIT_GONE, "no job default/test on this NATS server after 0.5 s"),
+        (3, {}, EXIT_PERMANENT, "worker 3: job default/test has workers 0 to 2"),
+        (0, {}, EXIT_GONE, "no job default/test on this NATS server after 0.5 s"),
+        (0, {URL: "nats://127.0.0.1:1"}, EXIT_GONE, "127.0.0.1:1 did not accept us within 0.5 s"),
     ],
-    ids=["too few workers", "no job"],
+    ids=["too few workers", "no job", "no NATS"],
 )
 def test_a_worker_without_a_place_in_a_job_names_the_reason(
-    workplace: Workplace, server: Server, workers: int, code: int, reason: str
+    workplace: Workplace, server: Server, workers: int, environ: dict[str, str], code: int, reason: str
 ) -> None:
     if workers:
         server.provision(workers=workers)
-    program = workplace.start_worker(server, "--index", "3", "--timeout", "0.5")
+    program = workplace.start_worker(server, "--index", "3", "--timeout", "0.5", **environ)
     assert program.wait() == code
     assert reason in program.output
     assert "Traceback" not in program.output
@@ -80,14 +81,6 @@ def test_a_worker_that_waits_for_its_job_stops_at_sigterm(workplace: Workplace, 
     assert asked.wait(60)
     program.process.send_signal(signal.SIGTERM)
     assert program.wait() == 143  # at its timeout it would end with another code
-    assert "Traceback" not in program.output
-
-
-def test_a_worker_that_finds_no_nats_names_the_address(workplace: Workplace) -> None:
-    environ = {URL: "nats://127.0.0.1:1", JOB: "test"}
-    program = workplace.start("worker", "--index", "0", "--timeout", "1", environ=environ)
-    assert program.wait() == EXIT_GONE
-    assert "127.0.0.1:1 did not accept us within 1 s" in program.output
     assert "Traceback" not in program.output
 
 
@@ -132,7 +125,8 @@ def test_each_end_of_a_job_has_its_exit_code(
     assert "Traceback" not in program.output
 
 
-@pytest.mark.parametrize("vectorization", ["Sync", pytest.param("Async", marks=pytest.mark.slow)])
+@pytest.mark.slow  # it takes 10 s: after them, a worker that does not drain is ended
+@pytest.mark.parametrize("vectorization", ["Sync", "Async"])
 def test_a_worker_stops_at_sigterm_also_in_the_middle_of_a_step(
     workplace: Workplace, server: Server, vectorization: str
 ) -> None:
