@@ -9,6 +9,11 @@ from kubernetes.config import new_client_from_config
 from kubernetes.dynamic import DynamicClient
 
 GROUP = ("rollfleet.dev", "v1alpha1")
+NOW = "2026-11-21T12:00:00Z"
+
+
+def condition(kind: str, reason: str = "", message: str = "") -> dict[str, str]:
+    return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": NOW}
 
 
 class Namespace:
