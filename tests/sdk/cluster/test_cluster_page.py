@@ -32,7 +32,6 @@ from rollfleet.cluster.api import ClusterApi
 from rollfleet.errors import ClusterError
 from rollfleet_api.kubernetes_names import OPERATORS
 
-RBAC = "rbac.authorization.k8s.io"
 LABELS = dict(each.split("=") for each in OPERATORS.split(","))
 
 
@@ -106,13 +105,8 @@ def user(api_server: ApiServer, namespace: Namespace, page_rules: list[Any], tmp
     """The kubeconfig of a user with the chart's Role for the page, who may list the jobs of the namespace."""
     token = account_token(api_server, namespace.name, "alice")
     jobs = {"apiGroups": ["rollfleet.dev"], "resources": ["collectorjobs"], "verbs": ["get", "list"]}
-    metadata = {"name": "page", "namespace": namespace.name}
-    rules = [*page_rules, jobs]
-    namespace.create({"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": rules})
-    subjects = [{"kind": "ServiceAccount", "name": "alice", "namespace": namespace.name}]
-    reference = {"apiGroup": RBAC, "kind": "Role", "name": "page"}
-    binding = {"apiVersion": f"{RBAC}/v1", "kind": "RoleBinding", "metadata": metadata}
-    namespace.create(binding | {"roleRef": reference, "subjects": subjects})
+    alice = {"kind": "ServiceAccount", "name": "alice", "namespace": namespace.name}
+    namespace.grant("page", [*page_rules, jobs], alice)
     return kubeconfig_of(api_server, tmp_path / "kubeconfig", token=token)
 
 

@@ -39,7 +39,10 @@ def test_a_server_that_does_not_answer(tmp_path: Path, kubeconfig: Path, monkeyp
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     (tmp_path / "config").write_text(yaml.safe_dump(config))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    assert error_of(Cluster()).endswith("refused; check the network, or name another context")
+    error = error_of(Cluster())
+    assert error.startswith("the cluster at https://127.0.0.1:1 cannot be reached: ")
+    assert error.endswith("refused; check the network, or name another context")
+    assert "object at" not in error
 
 
 def test_a_namespace_that_is_not_there() -> None:
