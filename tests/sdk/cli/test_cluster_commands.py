@@ -100,16 +100,6 @@ def test_a_refusal_is_one_line(rollfleet: Rollfleet, jobs: Jobs, namespace: Name
         assert missing.output.count("\n") == 1
 
 
-def test_the_page_needs_an_operator_that_serves_it(rollfleet: Rollfleet, namespace: Namespace, tmp_path: Path) -> None:
-    result = rollfleet("ui")
-    assert result.exit_code == 1
-    assert result.output.startswith(f"no operator in namespace {namespace.name} serves the page")
-    assert result.output.count("\n") == 1
-    of_runs = rollfleet("ui", str(tmp_path))
-    assert of_runs.exit_code == 2
-    assert "FOLDER takes no cluster" in of_runs.output
-
-
 def test_kubectl_runs_the_command_as_its_plugin(kubeconfig: Path, jobs: Jobs, namespace: Namespace) -> None:
     jobs.submit(JOB)
     folder = Path(sys.executable).parent

@@ -5,17 +5,14 @@ import signal
 from collections.abc import Callable
 from itertools import islice
 
-import pytest
 from tests.job_server import Server
 from tests.sdk.cli.program import Workplace
 from tests.sdk.nats.numbered_batches import of, publish
 from tests.waiting import wait_until
-from typer.testing import CliRunner
 
 from rollfleet import Collector, Recording
-from rollfleet.cli.main import app
 from rollfleet.recording.segments import segments_in
-from rollfleet_api.address import JOB, URL
+from rollfleet_api.address import URL
 from rollfleet_api.permissions import Role
 
 ASYNC = {
@@ -81,16 +78,3 @@ def test_a_full_disk_ends_a_recorder_and_keeps_its_batches(workplace: Workplace,
     assert ".unfinished: File too large" in program.output
     assert "Traceback" not in program.output
     assert [float(batch["observation"].mean()) for batch in Recording(folder)] == [1.0]
-
-
-def test_a_recorder_that_cannot_start_reports_the_reason(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    for name in (URL, JOB):
-        monkeypatch.delenv(name, raising=False)
-    run = CliRunner().invoke
-    assert f"no NATS server given: pass its URL, set {URL}" in run(app, ["record", "test"]).output
-    nats = ["--nats", server.url(Role.WORKER)]
-    assert "is not a quantity" in run(app, ["record", "test", *nats, "--segment-size", "many"]).output
-    server.provision(**ASYNC)
-    result = run(app, ["record", "test", *nats])
-    assert result.exit_code == 1
-    assert "may not read the batches of default/test: use its learner's" in result.output

@@ -9,36 +9,12 @@ import pytest
 from nats.aio.msg import Msg
 from tests.job_server import Server
 from tests.sdk.cli.program import Workplace
-from typer.testing import CliRunner
 
-from rollfleet.cli.main import app
 from rollfleet.nats.link import Link
 from rollfleet.nats.streams import deprovision
-from rollfleet_api.address import CREDENTIALS, JOB, JOB_COMPLETION_INDEX, THREADS, URL, WORKER
+from rollfleet_api.address import JOB, JOB_COMPLETION_INDEX, URL
 from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_GONE, EXIT_PERMANENT, EXIT_REPLACED
 from rollfleet_api.messages import Control, LearnerPhase, Lease, WorkerState, WorkerStatus, pack, unpack
-
-
-@pytest.mark.parametrize(
-    ("variables", "missing"),
-    [
-        ({}, f"no NATS server given: pass its URL, set {URL}, or mount "),
-        ({URL: "nats://127.0.0.1:1"}, f"no job given: pass its name, set {JOB}, or mount "),
-        ({URL: "nats://127.0.0.1:1", JOB: "test"}, f"no worker index given: pass --index, or set {WORKER} or "),
-        ({URL: "nats://127.0.0.1:1", JOB: "test", WORKER: "-1"}, "worker index '-1': expected a whole number from 0"),
-        ({URL: "nats://127.0.0.1:1", JOB: "test", WORKER: "0", THREADS: "many"}, f"(env var: '{THREADS}')"),
-    ],
-)
-def test_a_worker_without_an_address_names_the_variables_to_set(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], missing: str
-) -> None:
-    for name in (URL, JOB, WORKER, CREDENTIALS, JOB_COMPLETION_INDEX):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    result = CliRunner().invoke(app, ["worker"])
-    assert result.exit_code == 2
-    assert missing in result.output
 
 
 def complete(link: Link) -> None:
