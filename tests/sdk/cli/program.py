@@ -96,12 +96,9 @@ class Program:
         self._reader.join(5)
         return code
 
-    def end_by(self, number: signal.Signals, *, group: bool = False) -> int:
-        """Send a signal to it or its process group, and wait for its end. Return the exit code, as `wait` does."""
-        if group:
-            os.killpg(self.process.pid, number)
-        else:
-            self.process.send_signal(number)
+    def end_by(self, number: signal.Signals) -> int:
+        """Send a signal to it, and wait for its end. Return the exit code, as `wait` does."""
+        self.process.send_signal(number)
         return self.wait()
 
     def press_ctrl_c(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.sdk.cli.program import Workplace
+from tests.sdk.cli.program import PATIENCE_S, Workplace
 
 from rollfleet.cli import local
 from rollfleet.cli.display import Display
@@ -17,18 +17,14 @@ from rollfleet.nats.link import Link
 from rollfleet.system import child_processes
 from rollfleet_api.documents import read_job
 
-PATIENCE_S = 60.0
-
 # Each frame holds its step within the episode: with its trajectory id, it is unique.
 COUNTING = """
     import gymnasium
     import numpy as np
 
     class Counting(gymnasium.Env):
-        def __init__(self, size=1, episode=7):
-            self.observation_space = gymnasium.spaces.Box(0, 1e9, (size,), np.float32)
-            self.action_space = gymnasium.spaces.Discrete(2)
-            self._episode = episode
+        observation_space = gymnasium.spaces.Box(0, 1e9, (1 << 18,), np.float32)  # a frame is 1 MiB
+        action_space = gymnasium.spaces.Discrete(2)
 
         def reset(self, *, seed=None, options=None):
             super().reset(seed=seed)
@@ -37,18 +33,15 @@ COUNTING = """
 
         def step(self, action):
             self._step += 1
-            return self._observation(), 1.0, self._step == self._episode, False, {}
+            return self._observation(), 1.0, self._step == 7, False, {}
 
         def _observation(self):
             return np.full(self.observation_space.shape, self._step, np.float32)
 """
 
-# Reports the contents of all batches. Slow until it has seen the expected number of incarnations.
+# Reports the contents of all batches.
 RECORDING = """
     import json
-    import sys
-    import time
-
     import rollfleet
     from rollfleet.rollout.trajectory_ids import split
 
@@ -65,31 +58,9 @@ RECORDING = """
                 if incarnation not in incarnations:
                     incarnations.append(incarnation)
             print("batch", collector.batches, flush=True)
-            if len(incarnations) < int(sys.argv[1]):
-                time.sleep(0.25)
     record = {"frames": len(frames), "distinct": len(set(frames)), "incarnations": incarnations}
     print("RECORD", json.dumps(record), flush=True)
 """
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["Sync", "Async"])
-def test_a_worker_that_is_killed_comes_back_and_no_frame_is_counted_twice(workplace: Workplace, mode: str) -> None:
-    workplace.write("counting.py", COUNTING)
-    workplace.write("learner.py", RECORDING)
-    collect = {"framesPerBatch": 64, "totalFrames": 64 * 200}
-    workplace.write_job(workers=2, mode=mode, env={"entrypoint": "counting:Counting", "numEnvs": 2}, collect=collect)
-    program = workplace.run("--learner", "learner.py", "--", "3")
-    program.wait_for("batch 5\n")
-    program.kill_worker(1)
-    program.wait_for("worker 1 ended: killed by SIGKILL; its last line: none")
-    program.wait_for(r"worker 1 restarts \(1 of 10\)")
-    record = json.loads(program.wait_for("RECORD (.*)\n")[1])
-    assert program.wait() == 0
-    half = 32 * (mode == "Sync")  # a round without the killed worker has half a batch
-    assert record["frames"] == record["distinct"]
-    assert record["frames"] in (64 * 200, 64 * 200 + half)
-    assert sorted(map(tuple, record["incarnations"])) == [(0, 0), (1, 0), (1, 1)]
 
 
 @pytest.mark.slow
@@ -98,9 +69,9 @@ def test_a_worker_that_is_killed_while_it_publishes_a_large_batch_leaves_no_part
 ) -> None:
     workplace.write("counting.py", COUNTING)
     workplace.write("learner.py", RECORDING)
-    env = {"entrypoint": "counting:Counting", "kwargs": {"size": 1 << 18}}  # a frame is 1 MiB
-    workplace.write_job(mode="Async", env=env, collect={"framesPerBatch": 32, "totalFrames": 32 * 20})
-    program = workplace.run("--learner", "learner.py", "--", "1")
+    collect = {"framesPerBatch": 32, "totalFrames": 32 * 20}
+    workplace.write_job(mode="Async", env={"entrypoint": "counting:Counting"}, collect=collect)
+    program = workplace.run("--learner", "learner.py")
     program.wait_for("batch 1\n")
     link, halves, incarnations = workplace.link_to_nats(), 0, 1
     while not halves:
@@ -109,7 +80,8 @@ def test_a_worker_that_is_killed_while_it_publishes_a_large_batch_leaves_no_part
         while not _has_partial_batch(link) and time.monotonic() < until:
             pass
         program.kill_worker(0)
-        program.wait_for(r"worker 0 restarts")
+        program.wait_for("worker 0 ended: killed by SIGKILL; its last line: none")
+        program.wait_for(r"worker 0 restarts \(\d+ of 10\)")
         halves += _has_partial_batch(link)
         incarnations += 1
         program.wait_for("batch")
