@@ -38,6 +38,13 @@ def test_job_and_learner_for_users_of_ray_run_by_their_command(repository: Path,
     assert re.search(r"^8192 \{0: \d+, 1: \d+\} \d+$", shell(command, tmp_path), re.MULTILINE)
 
 
+@pytest.mark.slow
+def test_the_program_with_torchrls_environments_runs_without_a_guard(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("\n".join(blocks(page(repository, "torchrl-environments.md"), "python")))
+    lines = shell("python program.py", tmp_path).splitlines()
+    assert [line.rpartition(" ")[0] for line in lines] == ["(8, 32)"] * 2
+
+
 def test_each_block_that_does_not_run_here_says_whose_it_is(repository: Path) -> None:
     for name in PAGES:
         others = blocks(page(repository, name), "py")
