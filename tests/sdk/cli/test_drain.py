@@ -1,16 +1,12 @@
 """A worker that gets SIGTERM, as before the drain of a node, loses no collected frames."""
 
 import signal
-from collections.abc import Callable
 
 import pytest
-from tests.job_server import Server
+from tests.job_server import Connect, Server
 from tests.sdk.cli.program import Program, Workplace
 
-from rollfleet import Collector
 from rollfleet_api.messages import Control, LearnerPhase, pack
-
-Connect = Callable[..., Collector]
 
 ENVIRONMENT = """
 import time

@@ -11,8 +11,8 @@ ENDLESS = {"framesPerBatch": 64, "totalFrames": 0}
 
 
 def assert_refused(port: int) -> None:
-    with socket.socket() as client, pytest.raises(ConnectionRefusedError):
-        client.connect(("127.0.0.1", port))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
 
 
 @pytest.mark.slow
@@ -108,9 +108,7 @@ def test_more_signals_do_not_interrupt_the_clean_up(workplace: Workplace) -> Non
 
 def test_a_signal_stops_a_run_while_a_nats_server_does_not_answer(workplace: Workplace) -> None:
     workplace.write_job()
-    with socket.socket() as mute:
-        mute.bind(("127.0.0.1", 0))
-        mute.listen()
+    with socket.create_server(("127.0.0.1", 0)) as mute:
         program = workplace.run("--nats", f"nats://127.0.0.1:{mute.getsockname()[1]}")
         mute.settimeout(30)
         connection, _ = mute.accept()

@@ -2,15 +2,14 @@
 
 import resource
 import signal
-from collections.abc import Callable
 from itertools import islice
 
-from tests.job_server import Server
+from tests.job_server import Connect, Server
 from tests.sdk.cli.program import Workplace
 from tests.sdk.nats.numbered_batches import of, publish
 from tests.waiting import wait_until
 
-from rollfleet import Collector, Recording
+from rollfleet import Recording
 from rollfleet.recording.segments import segments_in
 from rollfleet_api.address import URL
 from rollfleet_api.permissions import Role
@@ -25,7 +24,7 @@ ASYNC = {
 
 
 def test_a_killed_recorder_leaves_its_batches_and_another_continues(
-    workplace: Workplace, server: Server, connect: Callable[..., Collector]
+    workplace: Workplace, server: Server, connect: Connect
 ) -> None:
     job = server.provision(**ASYNC)
     folder = workplace.folder / "seen"

@@ -61,9 +61,7 @@ def test_a_worker_that_waits_for_its_job_stops_at_sigterm(workplace: Workplace, 
 
 
 def test_a_worker_that_waits_for_nats_stops_at_sigterm(workplace: Workplace) -> None:
-    with socket.socket() as mute:
-        mute.bind(("127.0.0.1", 0))
-        mute.listen()
+    with socket.create_server(("127.0.0.1", 0)) as mute:
         mute.settimeout(60)
         environ = {URL: f"nats://127.0.0.1:{mute.getsockname()[1]}", JOB: "test"}
         program = workplace.start("worker", "--index", "0", environ=environ)
