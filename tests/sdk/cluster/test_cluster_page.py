@@ -42,8 +42,8 @@ class Installation:
         namespace: Its namespace, which has a job.
     """
 
-    def __init__(self, server: ApiServer, api: ClusterApi, folder: Path) -> None:
-        self._server, self._api, self._folder = server, api, folder
+    def __init__(self, server: ApiServer, api: ClusterApi, namespace: Namespace) -> None:
+        self._server, self._api, self._namespace = server, api, namespace
         self._operators: list[RunningOperator] = []
         self._nodes: list[ForwardingNode] = []
         self._nats = NatsInMemory()
@@ -59,10 +59,8 @@ class Installation:
 
     def add_pod(self, name: str, *, listens: bool = True) -> None:
         """Add a pod of the operator; one that waits for its turn does not listen."""
-        folder = self._folder / name
-        folder.mkdir()
-        node = ForwardingNode(self._api.client, folder, self._port if listens else free_ports(1)[0])
-        node.add_pod(self.namespace, name, LABELS)
+        node = ForwardingNode(self._namespace, self._port if listens else free_ports(1)[0])
+        node.add_pod(name, LABELS)
         self._nodes.append(node)
 
     def remove_pod(self, name: str) -> None:
@@ -78,9 +76,9 @@ class Installation:
 
 
 @pytest.fixture
-def installation(api_server: ApiServer, api: ClusterApi, jobs: Jobs, tmp_path: Path) -> Iterator[Installation]:
+def installation(api_server: ApiServer, api: ClusterApi, namespace: Namespace, jobs: Jobs) -> Iterator[Installation]:
     jobs.submit(job_data())
-    installation = Installation(api_server, api, tmp_path)
+    installation = Installation(api_server, api, namespace)
     installation.start()
     installation.add_pod("rollfleet-7d4b9c-first")
     yield installation
@@ -197,12 +195,12 @@ def test_an_operator_that_waits_for_its_turn_is_passed_over(installation: Instal
 
 
 def test_without_a_page_the_command_says_what_to_set(
-    api_server: ApiServer, api: ClusterApi, user: Path, tmp_path: Path
+    api_server: ApiServer, api: ClusterApi, namespace: Namespace, user: Path
 ) -> None:
     none = r"no operator in namespace \S+ serves the page: .* `ui.enabled=true`"
     with pytest.raises(ClusterError, match=none), command(kubeconfig=user, namespace=api.namespace):
         pass
-    off = Installation(api_server, api, tmp_path)
+    off = Installation(api_server, api, namespace)
     off.add_pod("rollfleet-7d4b9c-first", listens=False)
     with pytest.raises(ClusterError, match=none), command(kubeconfig=user, namespace=api.namespace):
         pass

@@ -13,6 +13,7 @@ from tests.api.job_data import job_data
 from tests.faults.fleet import Proxy
 from tests.job_server import Server, WorkerThread
 from tests.sdk.cluster.forwarding_node import ForwardingNode
+from tests.sdk.cluster.namespace import Namespace
 from tests.waiting import wait_until
 
 import rollfleet
@@ -41,12 +42,12 @@ def write_secret(api: ClusterApi) -> Iterator[WriteSecret]:
 
 
 @pytest.fixture
-def node(api: ClusterApi, server: Server, write_secret: WriteSecret, tmp_path: Path) -> Iterator[ForwardingNode]:
+def node(namespace: Namespace, server: Server, write_secret: WriteSecret) -> Iterator[ForwardingNode]:
     """The node of NATS, whose name in the cluster is in the learner's Secret."""
-    node = ForwardingNode(api.client, tmp_path, int(server.host_port.rpartition(":")[2]))
-    node.add_pod(api.namespace, "rollfleet-nats-0")
+    node = ForwardingNode(namespace, int(server.host_port.rpartition(":")[2]))
+    node.add_pod("rollfleet-nats-0")
     user = server.url(Role.LEARNER).rpartition("@")[0]
-    write_secret(url=f"{user}@rollfleet-nats.{api.namespace}.svc:4222")
+    write_secret(url=f"{user}@rollfleet-nats.{namespace.name}.svc:4222")
     yield node
     node.stop()
 

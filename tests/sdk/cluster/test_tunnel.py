@@ -3,11 +3,11 @@
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.control.kubernetes import ApiServer
 from tests.sdk.cluster.forwarding_node import ForwardingNode
+from tests.sdk.cluster.namespace import Namespace
 
 from rollfleet.cluster import tunnel
 from rollfleet.cluster.api import ClusterApi
@@ -19,7 +19,7 @@ LARGE = bytes(range(256)) * (1 << 13)
 
 
 @pytest.fixture
-def node(api: ClusterApi, tmp_path: Path) -> Iterator[ForwardingNode]:
+def node(namespace: Namespace) -> Iterator[ForwardingNode]:
     """A node whose pods answer each connection with the same bytes, as an echo."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -37,7 +37,7 @@ def node(api: ClusterApi, tmp_path: Path) -> Iterator[ForwardingNode]:
             threading.Thread(target=echo, args=(client,), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
-    node = ForwardingNode(api.client, tmp_path, listener.getsockname()[1])
+    node = ForwardingNode(namespace, listener.getsockname()[1])
     yield node
     node.stop()
     listener.shutdown(socket.SHUT_RDWR)
@@ -58,7 +58,7 @@ def exchange(port: int, data: bytes) -> bytes:
 def test_bytes_pass_through_both_ways_and_a_broken_stream_is_opened_again(
     api: ClusterApi, node: ForwardingNode
 ) -> None:
-    node.add_pod(api.namespace, "nats-0")
+    node.add_pod("nats-0")
     tunnel = Tunnel(api, api.namespace, ["nats-0"], 4222)
     try:
         assert exchange(tunnel.port, LARGE) == LARGE
@@ -75,7 +75,7 @@ def test_bytes_pass_through_both_ways_and_a_broken_stream_is_opened_again(
 
 
 def test_the_first_pod_that_answers_is_taken(api: ClusterApi, node: ForwardingNode) -> None:
-    node.add_pod(api.namespace, "nats-1")
+    node.add_pod("nats-1")
     tunnel = Tunnel(api, api.namespace, ["nats-0", "nats-1"], 4222)
     assert exchange(tunnel.port, b"x") == b"x"
     tunnel.close()
