@@ -139,34 +139,16 @@ def test_a_worker_stops_at_sigterm_also_in_the_middle_of_a_step(
     program.assert_nothing_runs()
 
 
-def test_a_function_that_builds_environments_can_read_the_workers_index(workplace: Workplace, server: Server) -> None:
-    """So one function of a job can build a different environment for each worker."""
-    workplace.write(
-        "each_its_own.py",
-        """
-        import os
-        import gymnasium
-
-        def make():
-            name = ["CartPole-v1", "Acrobot-v1"][int(os.environ["ROLLFLEET_WORKER"])]
-            print("built:", name, flush=True)
-            return gymnasium.make(name)
-        """,
-    )
-    server.provision(
-        workers=2, env={"entrypoint": "each_its_own:make", "vectorization": "Async"}, policy={"random": {}}
-    )
-    program = workplace.start_worker(server, **{JOB_COMPLETION_INDEX: "1"})
-    program.wait_for("built: Acrobot-v1")
-
-
 @pytest.mark.parametrize(
     "asked", [{}, pytest.param({"PYTHONWARNINGS": "default"}, marks=pytest.mark.slow)], ids=["quiet", "asked for"]
 )
-def test_warnings_are_hidden_unless_asked_for(workplace: Workplace, server: Server, asked: dict[str, str]) -> None:
+def test_an_environment_knows_its_workers_index_and_its_warnings_are_hidden_unless_asked_for(
+    workplace: Workplace, server: Server, asked: dict[str, str]
+) -> None:
     workplace.write(
         "odd.py",
         """
+        import os
         import warnings
         import gymnasium
         from gymnasium.envs.classic_control import CartPoleEnv
@@ -176,12 +158,12 @@ def test_warnings_are_hidden_unless_asked_for(workplace: Workplace, server: Serv
                 super().__init__()
                 warnings.warn("this is odd")
                 gymnasium.logger.warn("so is this")
-                print("it is built", flush=True)
+                print("built for worker", os.environ["ROLLFLEET_WORKER"], flush=True)
         """,
     )
-    server.provision(env={"entrypoint": "odd:Odd"}, policy={"random": {}})
-    program = workplace.start_worker(server, "--index", "0", **asked)
-    program.wait_for("it is built")
+    server.provision(workers=2, env={"entrypoint": "odd:Odd"}, policy={"random": {}})
+    program = workplace.start_worker(server, **{JOB_COMPLETION_INDEX: "1"}, **asked)
+    program.wait_for("built for worker 1")
     program.process.send_signal(signal.SIGTERM)
     program.wait()
     assert ("this is odd" in program.output, "so is this" in program.output) == (bool(asked), bool(asked))
