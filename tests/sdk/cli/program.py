@@ -5,7 +5,6 @@ and never touches a foreign process.
 """
 
 import fcntl
-import json
 import os
 import pty
 import re
@@ -26,8 +25,6 @@ import yaml
 from tests.api.job_data import job_data
 from tests.job_server import Server
 
-from rollfleet.nats.link import Link
-from rollfleet_api.address import Address
 from rollfleet_api.permissions import Role
 
 # The size of another terminal than its own would win over that of its own.
@@ -166,7 +163,6 @@ class Workplace:
     folder: Path
     temporary: Path
     _programs: list[Program] = field(default_factory=list)
-    _links: list[Link] = field(default_factory=list)
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name
@@ -210,15 +206,6 @@ class Workplace:
             time.sleep(0.02)
         raise AssertionError("no nats-server started")
 
-    def link_to_nats(self) -> Link:
-        """Connect to the nats-server of a running command; the connection is closed after the test."""
-        (configuration,) = self.temporary.glob("rollfleet-*/nats.json")
-        (admin, *_) = json.loads(configuration.read_text())["authorization"]["users"]
-        url = f"nats://{admin['user']}:{admin['password']}@127.0.0.1:{self.wait_for_nats_port()}"
-        link = Link(Address(url=url, job="default/test"), role=None)
-        self._links.append(link)
-        return link
-
     def assert_nothing_is_left(self) -> None:
         """Assert that no process of the commands and no temporary file is left."""
         for program in self._programs:
@@ -228,8 +215,6 @@ class Workplace:
 
     def end(self) -> None:
         """End what still runs. Commands that have all ended, none of them by a signal, have left nothing."""
-        for link in self._links:
-            link.close()
         codes = [program.process.poll() for program in self._programs]
         try:
             if all(code is not None and code >= 0 for code in codes):

@@ -2,101 +2,17 @@
 
 import asyncio
 import errno
-import json
 import os
-import time
 from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.sdk.cli.program import PATIENCE_S, Workplace
+from tests.sdk.cli.program import Workplace
 
 from rollfleet.cli import local
 from rollfleet.cli.display import Display
-from rollfleet.nats.link import Link
 from rollfleet.system import child_processes
 from rollfleet_api.documents import read_job
-
-# Each frame holds its step within the episode: with its trajectory id, it is unique.
-COUNTING = """
-    import gymnasium
-    import numpy as np
-
-    class Counting(gymnasium.Env):
-        observation_space = gymnasium.spaces.Box(0, 1e9, (1 << 18,), np.float32)  # a frame is 1 MiB
-        action_space = gymnasium.spaces.Discrete(2)
-
-        def reset(self, *, seed=None, options=None):
-            super().reset(seed=seed)
-            self._step = 0
-            return self._observation(), {}
-
-        def step(self, action):
-            self._step += 1
-            return self._observation(), 1.0, self._step == 7, False, {}
-
-        def _observation(self):
-            return np.full(self.observation_space.shape, self._step, np.float32)
-"""
-
-# Reports the contents of all batches.
-RECORDING = """
-    import json
-    import rollfleet
-    from rollfleet.rollout.trajectory_ids import split
-
-    frames, incarnations = [], []
-    with rollfleet.connect() as collector:
-        for batch in collector:
-            observation = batch["observation"]
-            assert (observation == observation[..., :1]).all()
-            assert (batch["next", "observation"][..., 0] == observation[..., 0] + 1).all()
-            ids = batch["collector", "traj_ids"]
-            frames += zip(ids.flatten().tolist(), observation[..., 0].flatten().tolist())
-            for id in ids.flatten().tolist():
-                incarnation = split(id)[:2]
-                if incarnation not in incarnations:
-                    incarnations.append(incarnation)
-            print("batch", collector.batches, flush=True)
-    record = {"frames": len(frames), "distinct": len(set(frames)), "incarnations": incarnations}
-    print("RECORD", json.dumps(record), flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_while_it_publishes_a_large_batch_leaves_no_partial_batch(
-    workplace: Workplace,
-) -> None:
-    workplace.write("counting.py", COUNTING)
-    workplace.write("learner.py", RECORDING)
-    collect = {"framesPerBatch": 32, "totalFrames": 32 * 20}
-    workplace.write_job(mode="Async", env={"entrypoint": "counting:Counting"}, collect=collect)
-    program = workplace.run("--learner", "learner.py")
-    program.wait_for("batch 1\n")
-    link, halves, incarnations = workplace.link_to_nats(), 0, 1
-    while not halves:
-        program.wait_for("batch")
-        until = time.monotonic() + PATIENCE_S
-        while not _has_partial_batch(link) and time.monotonic() < until:
-            pass
-        program.kill_worker(0)
-        program.wait_for("worker 0 ended: killed by SIGKILL; its last line: none")
-        program.wait_for(r"worker 0 restarts \(\d+ of 10\)")
-        halves += _has_partial_batch(link)
-        incarnations += 1
-        program.wait_for("batch")
-    record = json.loads(program.wait_for("RECORD (.*)\n")[1])
-    assert program.wait() == 0
-    assert record["frames"] == record["distinct"] == 32 * 20
-    assert record["incarnations"][0] == [0, 0]
-    assert record["incarnations"][-1] == [0, incarnations - 1]
-
-
-def _has_partial_batch(link: Link) -> bool:
-    """Whether the queue has the first of a batch's 33 chunks, but not the last."""
-    info = link.call(link.js.stream_info(link.subjects.batches_stream, subjects_filter=">"))
-    subjects = info.state.subjects or {}
-    return link.subjects.batch_chunk(0, 0) in subjects and link.subjects.batch_chunk(0, 32) not in subjects
 
 
 @pytest.mark.slow
