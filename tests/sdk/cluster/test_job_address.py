@@ -52,12 +52,6 @@ def node(namespace: Namespace, server: Server, write_secret: WriteSecret) -> Ite
     node.stop()
 
 
-@pytest.fixture
-def outside(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-    monkeypatch.delenv(URL, raising=False)
-
-
 COUNTED = {"env": {"entrypoint": "rollfleet.testing:CountingEnv"}, "policy": {"random": {}}, "weights": {"interval": 0}}
 """The observations of a job's only worker are 0, 1, 2, ..."""
 

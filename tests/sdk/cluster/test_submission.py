@@ -19,10 +19,7 @@ from rollfleet.testing import small_job
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.metadata import Metadata
 
-
-@pytest.fixture(autouse=True)
-def cluster(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+pytestmark = pytest.mark.usefixtures("outside")
 
 
 def job(**spec: Any) -> CollectorJob:

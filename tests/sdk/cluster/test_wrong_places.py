@@ -13,10 +13,7 @@ from rollfleet.cluster.api import ClusterApi
 from rollfleet.errors import ClusterError
 from rollfleet_api.job import KIND
 
-
-@pytest.fixture(autouse=True)
-def kubeconfig_of_this_process(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+pytestmark = pytest.mark.usefixtures("outside")
 
 
 def error_of(place: Cluster) -> str:
