@@ -61,7 +61,7 @@ def table(repository: Path) -> dict[str, set[str]]:
         ("run wrong.yaml", 1, "spec.collect"),
         ("run binary.yaml", 1, "not text in UTF-8: byte 0xff at position 0"),
         ("run two.yaml", 1, "has 2 jobs; put each into its own file"),
-        ("run none.yaml", 1, "has 0 jobs; put each into its own file"),
+        ("run none.yaml", 1, "none.yaml: empty; expected a CollectorJob"),
         ("run unknown.yaml", 1, "unknown.yaml: spec.env.id: `CartPol-v1` is not a registered environment: "),
         ("plot empty.csv", 1, "no row has a mean return"),
         ("worker --job test --index 0", 2, "no NATS server given: pass its URL, set ROLLFLEET_NATS_URL"),
