@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from tests.api.job_data import job_data
 
 from rollfleet.cli.validate import check_environment, importing_from, validate
 from rollfleet_api.documents import read_jobs
@@ -102,31 +104,26 @@ def test_entrypoint_is_imported_from_beside_the_file(tmp_path: Path, file: str) 
 
 
 @pytest.mark.parametrize(
-    ("entrypoint", "message"),
+    ("field", "name", "message"),
     [
-        ("no_such_module.envs:make", "module 'no_such_module.envs' was not found; install it, put its folder on"),
-        ("json.nothing:make", "module 'json.nothing' was not found"),
-        ("json:dumbs", "module 'json' has no 'dumbs'; did you mean 'json:dumps'?"),
-        ("os:sep", "'os:sep' is a str; name a function or class"),
-        ("broken_on_import:make", "module 'broken_on_import' failed at import: RuntimeError: no licence"),
+        ("env.entrypoint", "no_such_module.envs:make", "module 'no_such_module.envs' was not found; install it, put"),
+        ("env.entrypoint", "json.nothing:make", "module 'json.nothing' was not found"),
+        ("env.entrypoint", "json:dumbs", "module 'json' has no 'dumbs'; did you mean 'json:dumps'?"),
+        ("env.entrypoint", "os:sep", "'os:sep' is a str; name a function or class"),
+        ("env.entrypoint", "broken:make", "module 'broken' failed at import: RuntimeError: no licence"),
+        ("collect.initFn", "json:dumbs", "module 'json' has no 'dumbs'"),
+        ("collect.postCollectHook", "json:dumbs", "module 'json' has no 'dumbs'"),
+        ("weights.scheme", "json:dumbs", "module 'json' has no 'dumbs'"),
     ],
 )
-def test_an_unusable_entrypoint_is_reported(tmp_path: Path, entrypoint: str, message: str) -> None:
-    (tmp_path / "broken_on_import.py").write_text("raise RuntimeError('no licence')\n")
-    (tmp_path / "job.yaml").write_text(with_env(f"{{entrypoint: '{entrypoint}'}}"))
+def test_an_unusable_name_of_code_is_reported(tmp_path: Path, field: str, name: str, message: str) -> None:
+    part, _, key = field.partition(".")
+    fields = {"framesPerBatch": 64, key: name} if part == "collect" else {key: name}
+    (tmp_path / "broken.py").write_text("raise RuntimeError('no licence')\n")
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job_data(**{part: fields})))
     code, out = run(tmp_path / "job.yaml")
     assert code == 1
-    assert f"spec.env.entrypoint: {message}" in out
-
-
-@pytest.mark.parametrize("field", ["collect.initFn", "collect.postCollectHook", "weights.scheme"])
-def test_an_unusable_name_of_another_part_is_reported(field: str) -> None:
-    part, _, name = field.partition(".")
-    more = {"collect": "framesPerBatch: 64, "}.get(part, "")
-    job = JOB.replace("  collect: {framesPerBatch: 64}\n", "" if more else "  collect: {framesPerBatch: 64}\n")
-    code, out = run("-", stdin=f"{job}  {part}: {{{more}{name}: 'json:dumbs'}}\n")
-    assert code == 1
-    assert f"spec.{field}: module 'json' has no 'dumbs'" in out
+    assert f"spec.{field}: {message}" in out
 
 
 @pytest.mark.parametrize("brings", ["source: {configMap: my-code}", "image: my-org/my-worker:1.0"])
