@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import signal
 from dataclasses import asdict
@@ -69,8 +68,8 @@ def test_a_killed_evaluation_worker_starts_again_and_its_version_is_evaluated(wo
     workplace.write("learner.py", LEARNER.replace("< 4:", "< 4 or True:"))  # it waits forever at version 4
     program = workplace.run("--learner", "learner.py")
     program.wait_for(r"evaluated [\d.]+ at version 4")
-    (pid,) = (pid for pid, command in program.processes().items() if command[-1:] == ["--evaluation"])
-    os.kill(pid, signal.SIGKILL)
+    (worker,) = (each for each, command in program.processes().items() if command[-1:] == ["--evaluation"])
+    worker.kill()
     program.wait_for(r"evaluation worker 0 ended: killed by SIGKILL")
     program.wait_for(r"evaluation worker 0 restarts \(1 of 10\)")
     program.process.send_signal(signal.SIGTERM)
