@@ -186,8 +186,8 @@ def test_the_page_goes_on_when_the_operator_is_replaced_and_another_waits_for_it
         assert status == 502
         assert "no operator in namespace" in answer["error"]
         installation.start()
-        installation.add_pod("rollfleet-7d4b9c-another", listens=False)
         installation.add_pod("rollfleet-7d4b9c-second")
+        installation.add_pod("rollfleet-7d4b9c-another", listens=False)  # the newest one is asked first
         wait_until(lambda: browser.get("/api/v1/jobs")[0] == 200)
 
 
