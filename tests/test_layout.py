@@ -36,17 +36,13 @@ def tracked(repository: Path) -> list[Path]:
     return [path for name in listed.split("\0") if name and (path := repository / name).is_file()]
 
 
-def test_the_operators_folder_does_not_shadow_the_standard_library(repository: Path) -> None:
-    assert not (repository / "operator" / "__init__.py").exists()
+def test_nothing_shadows_the_standard_librarys_operator(repository: Path) -> None:
     assert not list((repository / "operator").glob("*.py"))
+    assert not [path for path in (repository / "tests").rglob("operator") if path.is_dir()]
 
 
 def test_tests_are_no_package(repository: Path) -> None:
     assert not list((repository / "tests").rglob("__init__.py"))
-
-
-def test_no_folder_of_tests_is_called_operator(repository: Path) -> None:
-    assert not [path for path in (repository / "tests").rglob("operator") if path.is_dir()]
 
 
 def test_every_module_is_named_by_a_concept(repository: Path) -> None:

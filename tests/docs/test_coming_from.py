@@ -38,6 +38,13 @@ def test_job_and_learner_for_users_of_ray_run_by_their_command(repository: Path,
     assert re.search(r"^8192 \{0: \d+, 1: \d+\} \d+$", shell(command, tmp_path), re.MULTILINE)
 
 
+@pytest.mark.slow
+def test_the_program_with_torchrls_environments_runs_without_a_guard(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("\n".join(blocks(page(repository, "torchrl-environments.md"), "python")))
+    lines = shell("python program.py", tmp_path).splitlines()
+    assert [line.rpartition(" ")[0] for line in lines] == ["(8, 32)"] * 2
+
+
 def test_each_block_that_does_not_run_here_says_whose_it_is(repository: Path) -> None:
     for name in PAGES:
         others = blocks(page(repository, name), "py")
@@ -58,6 +65,7 @@ def test_every_name_is_on_the_page_for_users_of_torchrl(name: str, repository: P
     assert re.search(rf"\b{name}\b", page(repository, "coming-from-torchrl.md"))
 
 
+@pytest.mark.slow
 def test_the_block_for_users_of_sb3_runs(repository: Path, tmp_path: Path) -> None:
     (block,) = blocks(page(repository, "coming-from-sb3.md"), "python")
     (tmp_path / "block.py").write_text(block)

@@ -23,29 +23,24 @@ def pages(repository: Path) -> dict[Path, str]:
     return {path: path.read_text() for path in [*(repository / "docs").rglob("*.md"), repository / "README.md"]}
 
 
-def test_every_shown_job_is_valid(pages: dict[Path, str]) -> None:
-    shown = {
-        f"{path.name}: {each['metadata']['name']}": text
-        for path, page in pages.items()
-        for text in blocks(page, "yaml")
-        for each in yaml.safe_load_all(text)
-        if isinstance(each, dict) and each.get("kind") == KIND
-    }
-    assert "quick-start.md: cartpole" in shown
-    for origin, text in shown.items():
+@pytest.fixture
+def shown(pages: dict[Path, str]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Each mapping in a block of YAML, after its page's name and the block's text."""
+    texts = [(path.name, text) for path, page in pages.items() for text in blocks(page, "yaml")]
+    return [(name, text, each) for name, text in texts for each in yaml.safe_load_all(text) if isinstance(each, dict)]
+
+
+def test_every_shown_job_is_valid(shown: list[tuple[str, str, dict[str, Any]]]) -> None:
+    jobs = [(name, text) for name, text, each in shown if each.get("kind") == KIND]
+    assert "quick-start.md" in dict(jobs)
+    for origin, text in jobs:
         assert read_jobs(text, origin=origin)
 
 
-def test_every_shown_part_of_a_job_is_valid(pages: dict[Path, str]) -> None:
-    shown = {
-        f"{path.name}: {text}": part["spec"]
-        for path, page in pages.items()
-        for text in blocks(page, "yaml")
-        for part in yaml.safe_load_all(text)
-        if isinstance(part, dict) and part.keys() == {"spec"}
-    }
-    assert len(shown) > 3
-    for origin, spec in shown.items():
+def test_every_shown_part_of_a_job_is_valid(shown: list[tuple[str, str, dict[str, Any]]]) -> None:
+    parts = [(f"{name}: {text}", each["spec"]) for name, text, each in shown if each.keys() == {"spec"}]
+    assert len(parts) > 3
+    for origin, spec in parts:
         assert parse_job(job_data(**spec), origin=origin)
 
 

@@ -34,6 +34,7 @@ def test_the_job_and_the_learner_run_by_the_commands_below_them(repository: Path
     assert re.search(r"^30720 .*\{0: \d+, 1: \d+\}$", output, re.MULTILINE), output
 
 
+@pytest.mark.slow
 def test_the_collector_without_a_job_runs(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "collector.py").write_text(of_readme(repository, "python")[1])
     assert shell("python collector.py", tmp_path).count("torch.Size([8, 128])") == 10

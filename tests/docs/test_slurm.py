@@ -10,6 +10,7 @@ import yaml
 from tests.api.job_data import job_data
 from tests.job_server import Server
 from tests.pages import blocks, environ
+from tests.running import running
 
 WORKERS = 3
 COLLECT = {"framesPerBatch": 96, "totalFrames": 960}
@@ -37,17 +38,8 @@ def test_the_page_can_be_followed(repository: Path, server: Server, tmp_path: Pa
     with ExitStack() as stack:
 
         def start(script: str, **variables: str) -> "subprocess.Popen[str]":
-            program = subprocess.Popen(
-                ["bash", "-c", script],
-                cwd=tmp_path,
-                env=kept | variables,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            stack.callback(program.wait)
-            stack.callback(program.kill)
-            return program
+            options = {"cwd": tmp_path, "env": kept | variables, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            return stack.enter_context(running("bash", "-c", script, **options))
 
         programs = [start(f"exec {submit}")]
         programs += [start(worker, SLURM_ARRAY_TASK_ID=str(index)) for index in range(WORKERS)]

@@ -50,16 +50,8 @@ async def test_the_token_of_the_url_becomes_a_cookie_that_scripts_do_not_see(por
         ("/api/v1/jobs", {"Authorization": BEARER, "Host": "[::1]:8080"}, 200),
         ("/api/v1/jobs", {"Authorization": BEARER, "Origin": "http://evil.example"}, 403),
         ("/api/v1/jobs", {"Authorization": BEARER, "Origin": "null"}, 403),
-        (
-            "/api/v1/jobs",
-            {"Authorization": BEARER, "Host": "localhost:1", "Origin": "http://localhost:1"},
-            200,
-        ),
-        (
-            "/api/v1/jobs",
-            {"Authorization": BEARER, "Host": "localhost:1", "Origin": "http://localhost:2"},
-            403,
-        ),
+        ("/api/v1/jobs", {"Authorization": BEARER, "Host": "localhost:1", "Origin": "http://localhost:1"}, 200),
+        ("/api/v1/jobs", {"Authorization": BEARER, "Host": "localhost:1", "Origin": "http://localhost:2"}, 403),
     ],
 )
 async def test_a_request_needs_the_token_and_comes_from_this_machine(

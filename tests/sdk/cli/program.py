@@ -1,11 +1,10 @@
 """The `rollfleet` command as a separate process, and the processes that it starts.
 
-All processes of a command inherit a marker variable, which `/proc` shows. So a test can assert that no process is left,
+All processes of a command inherit a marker variable. So a test can assert that no process is left,
 and never touches a foreign process.
 """
 
 import fcntl
-import json
 import os
 import pty
 import re
@@ -18,16 +17,16 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
 
+import psutil
 import yaml
 from tests.api.job_data import job_data
 from tests.job_server import Server
 
-from rollfleet.nats.link import Link
-from rollfleet_api.address import Address
 from rollfleet_api.permissions import Role
 
 # The size of another terminal than its own would win over that of its own.
@@ -96,35 +95,33 @@ class Program:
         self._reader.join(5)
         return code
 
-    def end_by(self, number: signal.Signals, *, group: bool = False) -> int:
-        """Send a signal to it or its process group, and wait for its end. Return the exit code, as `wait` does."""
-        if group:
-            os.killpg(self.process.pid, number)
-        else:
-            self.process.send_signal(number)
+    def end_by(self, number: signal.Signals) -> int:
+        """Send a signal to it, and wait for its end. Return the exit code, as `wait` does."""
+        self.process.send_signal(number)
         return self.wait()
 
     def press_ctrl_c(self) -> None:
         os.write(self._input, b"\x03")
 
-    def processes(self) -> dict[int, list[str]]:
-        """Return the command lines of its running processes, itself included, by process id."""
-        found: dict[int, list[str]] = {}
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdecimal() and f"{MARK}={self._mark}" in _fields(folder / "environ"):
-                found[int(folder.name)] = _fields(folder / "cmdline")
+    def processes(self) -> dict[psutil.Process, list[str]]:
+        """Return its running processes, itself included, with their command lines."""
+        found: dict[psutil.Process, list[str]] = {}
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):  # it has ended, or is another user's
+                if process.environ().get(MARK) == self._mark:
+                    found[process] = process.cmdline()
         return found
 
     def kill_nats(self) -> None:
-        os.kill(min(pid for pid, command in self.processes().items() if "nats.json" in command[-1]), signal.SIGKILL)
+        servers = [each for each, command in self.processes().items() if command[-1:] and "nats.json" in command[-1]]
+        min(servers, key=lambda each: each.pid).kill()
 
     def kill_worker(self, index: int) -> None:
         """Send SIGKILL to a worker, but not to its child processes."""
-        variable = f"ROLLFLEET_WORKER={index}"
-        workers = {pid for pid, command in self.processes().items() if command[-1:] == ["worker"]}
-        family = {pid for pid in workers if variable in _fields(Path(f"/proc/{pid}/environ"))}
-        (first,) = (pid for pid in family if _parent(pid) not in family)  # the others are its forks
-        os.kill(first, signal.SIGKILL)
+        workers = [each for each, command in self.processes().items() if command[-1:] == ["worker"]]
+        family = [each for each in workers if each.environ().get("ROLLFLEET_WORKER") == str(index)]
+        (first,) = (each for each in family if each.parent() not in family)  # the others are its forks
+        first.kill()
 
     def assert_nothing_runs(self, *, within_s: float = 0.0) -> None:
         """Assert that all of its processes have ended, or end in time."""
@@ -135,11 +132,9 @@ class Program:
 
     def end(self) -> None:
         for _ in range(3):  # a process may start another one meanwhile
-            for pid in self.processes():
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+            for process in self.processes():
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
         self.process.wait(PATIENCE_S)
         self._reader.join(5)
         os.close(self._output)
@@ -169,7 +164,6 @@ class Workplace:
     folder: Path
     temporary: Path
     _programs: list[Program] = field(default_factory=list)
-    _links: list[Link] = field(default_factory=list)
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name
@@ -213,15 +207,6 @@ class Workplace:
             time.sleep(0.02)
         raise AssertionError("no nats-server started")
 
-    def link_to_nats(self) -> Link:
-        """Connect to the nats-server of a running command; the connection is closed after the test."""
-        (configuration,) = self.temporary.glob("rollfleet-*/nats.json")
-        (admin, *_) = json.loads(configuration.read_text())["authorization"]["users"]
-        url = f"nats://{admin['user']}:{admin['password']}@127.0.0.1:{self.wait_for_nats_port()}"
-        link = Link(Address(url=url, job="default/test"), role=None)
-        self._links.append(link)
-        return link
-
     def assert_nothing_is_left(self) -> None:
         """Assert that no process of the commands and no temporary file is left."""
         for program in self._programs:
@@ -231,8 +216,6 @@ class Workplace:
 
     def end(self) -> None:
         """End what still runs. Commands that have all ended, none of them by a signal, have left nothing."""
-        for link in self._links:
-            link.close()
         codes = [program.process.poll() for program in self._programs]
         try:
             if all(code is not None and code >= 0 for code in codes):
@@ -240,22 +223,6 @@ class Workplace:
         finally:
             for program in self._programs:
                 program.end()
-
-
-def _fields(file: Path) -> list[str]:
-    """Split a file of /proc at its zero bytes; empty if the process has ended."""
-    try:
-        return file.read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-    except OSError:
-        return []
-
-
-def _parent(pid: int) -> int:
-    """Return the id of the parent process; 0 if the process has ended."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 def _take_terminal() -> None:

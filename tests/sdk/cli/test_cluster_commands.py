@@ -38,7 +38,9 @@ def rows(result: Result) -> list[list[str]]:
     return [line.split() for line in result.output.splitlines()[1:]]
 
 
-def test_top_shows_the_jobs_of_a_namespace_or_of_all(rollfleet: Rollfleet, jobs: Jobs, namespace: Namespace) -> None:
+def test_top_shows_the_jobs_of_a_namespace_or_of_all_and_the_workers_of_one(
+    rollfleet: Rollfleet, jobs: Jobs, namespace: Namespace
+) -> None:
     jobs.submit(JOB)
     jobs.submit(JOB | {"metadata": {"name": "ant"}})
     namespace.report(phase="Running", workers={"desired": 2, "ready": 1}, frames=128, framesPerSecond=64)
@@ -51,6 +53,10 @@ def test_top_shows_the_jobs_of_a_namespace_or_of_all(rollfleet: Rollfleet, jobs:
     assert shown() == [ant, cartpole]
     assert cartpole in shown("--all-namespaces", namespace="default")
     assert shown(f"{namespace.name}/ant", "cartpole") == [ant, cartpole]
+    namespace.pod(0)
+    namespace.pod(7, job="ant")
+    *_, worker, missing = rows(rollfleet("top", "cartpole"))
+    assert (worker[:3], missing) == (["0", "Running", "node-0"], ["1", "workers", "have", "no", "pod"])
 
 
 def test_record_asks_the_cluster_of_the_kubeconfig(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,20 +66,6 @@ def test_record_asks_the_cluster_of_the_kubeconfig(kubeconfig: Path, monkeypatch
     result = CliRunner().invoke(app, ["record", "team-a/nothing", "--timeout", "1"])
     assert result.exit_code == 1
     assert "the cluster has no job team-a/nothing" in result.output
-
-
-def test_top_shows_the_workers_of_the_given_job(rollfleet: Rollfleet, jobs: Jobs, namespace: Namespace) -> None:
-    jobs.submit(JOB)
-    namespace.report(phase="Running", workers={"desired": 3, "ready": 1})
-    container = {"name": "worker", "image": "worker:1", "imageID": "", "ready": False, "restartCount": 0}
-    namespace.pod(0)
-    namespace.pod(
-        1, phase="Pending", containerStatuses=[container | {"state": {"waiting": {"reason": "ErrImagePull"}}}]
-    )
-    namespace.pod(7, job="ant")
-    shown = rows(rollfleet("top", "cartpole"))
-    assert [row[:3] for row in shown[3:5]] == [["0", "Running", "node-0"], ["1", "ErrImagePull", "node-1"]]
-    assert shown[5:] == [["1", "workers", "have", "no", "pod"]]
 
 
 def test_describe_prints_the_description(rollfleet: Rollfleet, jobs: Jobs) -> None:
@@ -106,24 +98,6 @@ def test_a_refusal_is_one_line(rollfleet: Rollfleet, jobs: Jobs, namespace: Name
         assert missing.exit_code == 1
         assert missing.output.startswith(f"the cluster has no job {namespace.name}/nobody")
         assert missing.output.count("\n") == 1
-
-
-def test_the_page_needs_an_operator_that_serves_it(rollfleet: Rollfleet, namespace: Namespace, tmp_path: Path) -> None:
-    result = rollfleet("ui")
-    assert result.exit_code == 1
-    assert result.output.startswith(f"no operator in namespace {namespace.name} serves the page")
-    assert result.output.count("\n") == 1
-    of_runs = rollfleet("ui", str(tmp_path))
-    assert of_runs.exit_code == 2
-    assert "FOLDER takes no cluster" in of_runs.output
-
-
-def test_a_machine_without_a_kubeconfig_says_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    result = CliRunner().invoke(app, ["top"])
-    assert result.exit_code == 1
-    assert "set KUBECONFIG" in result.output
 
 
 def test_kubectl_runs_the_command_as_its_plugin(kubeconfig: Path, jobs: Jobs, namespace: Namespace) -> None:

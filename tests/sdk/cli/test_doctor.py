@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tests.sdk.cluster.namespace import Namespace
 from typer.testing import CliRunner
 
@@ -104,15 +103,3 @@ def test_a_cluster_without_an_operator_and_an_operator_of_another_version_are_wr
         code, lines = doctor(kubeconfig)
     assert code == 1
     assert "not ready" in lines["operator"]
-
-
-def test_a_cluster_that_does_not_answer_is_named_with_the_reason(
-    doctor: Doctor, kubeconfig: Path, tmp_path: Path
-) -> None:
-    config = yaml.safe_load(kubeconfig.read_text())
-    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
-    file = tmp_path / "config"
-    file.write_text(yaml.safe_dump(config))
-    code, lines = doctor(file)
-    assert code == 0
-    assert "Connection refused" in lines["cluster"]

@@ -1,16 +1,12 @@
 """A worker that gets SIGTERM, as before the drain of a node, loses no collected frames."""
 
 import signal
-from collections.abc import Callable
-from typing import Any
 
-from tests.job_server import Server
+import pytest
+from tests.job_server import Connect, Server
 from tests.sdk.cli.program import Program, Workplace
 
-from rollfleet import Collector
 from rollfleet_api.messages import Control, LearnerPhase, pack
-
-Connect = Callable[..., Collector]
 
 ENVIRONMENT = """
 import time
@@ -37,14 +33,15 @@ class Slow(gymnasium.Env):
 """
 
 
-def start(workplace: Workplace, server: Server, **spec: Any) -> Program:
+def start(workplace: Workplace, server: Server) -> Program:
     """Start a worker, and wait until it is in the middle of a batch of 100 s, longer than tests wait."""
     workplace.write("slow.py", ENVIRONMENT)
     server.provision(
         env={"entrypoint": "slow:Slow", "numEnvs": 2},
         policy={"random": {}},
         collect={"framesPerBatch": 20_000},
-        **{"mode": "Async", "workers": 1} | spec,
+        mode="Async",
+        workers=1,
     )
     admin = server.link()
     control = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0)
@@ -70,6 +67,7 @@ def test_at_sigterm_a_worker_sends_its_collected_frames_and_leaves(
         assert collector.workers == ()  # it has left: no round waits for it
 
 
+@pytest.mark.slow  # it takes 10 s: after them, a worker that does not drain is ended
 def test_at_sigterm_a_worker_leaves_although_the_queue_is_full(workplace: Workplace, server: Server) -> None:
     program = start(workplace, server)
     admin = server.link()

@@ -20,7 +20,11 @@ JOB = yaml.safe_dump(job_data({"name": "test"}, policy={"random": {}}))
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     """Run commands in a folder with a job, without an address of NATS and of a cluster."""
     (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "learner.py").write_text("")
     (tmp_path / "wrong.yaml").write_text(JOB.replace("framesPerBatch", "frames"))
+    (tmp_path / "two.yaml").write_text(f"{JOB}---\n{JOB.replace('name: test', 'name: other')}")
+    (tmp_path / "none.yaml").write_text("")
+    (tmp_path / "unknown.yaml").write_text(JOB.replace("CartPole-v1", "CartPol-v1"))
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "empty.csv").write_text("frames,mean_return\n")
     monkeypatch.chdir(tmp_path)
@@ -55,19 +59,26 @@ def table(repository: Path) -> dict[str, set[str]]:
         ("validate job.yaml", 0, "job.yaml:1: test is valid"),
         ("validate wrong.yaml", 1, "spec.collect"),
         ("run wrong.yaml", 1, "spec.collect"),
-        ("run binary.yaml", 1, "not text in UTF-8"),
+        ("run binary.yaml", 1, "not text in UTF-8: byte 0xff at position 0"),
+        ("run two.yaml", 1, "has 2 jobs; put each into its own file"),
+        ("run none.yaml", 1, "none.yaml: empty; expected a CollectorJob"),
+        ("run unknown.yaml", 1, "unknown.yaml: spec.env.id: `CartPol-v1` is not a registered environment: "),
         ("plot empty.csv", 1, "no row has a mean return"),
         ("worker --job test --index 0", 2, "no NATS server given: pass its URL, set ROLLFLEET_NATS_URL"),
+        ("worker --nats nats://127.0.0.1:1 --index 0", 2, "no job given: pass its name, set ROLLFLEET_JOB"),
+        ("worker --nats nats://127.0.0.1:1 --job test", 2, "no worker index given: pass --index"),
         ("worker --job A_B --index 0 --nats nats://127.0.0.1:1", 2, "A_B"),
         ("record test", 1, "no NATS server given: pass its URL, set ROLLFLEET_NATS_URL"),
+        ("record test --segment-size many", 2, "`many` is not a quantity"),
+        ("ui . --namespace rollfleet", 2, "FOLDER takes no cluster"),
         ("top", 1, "no cluster is named"),
         ("submit job.yaml", 1, "no cluster is named"),
         ("submit job.yaml --nats nats://127.0.0.1:1 --follow", 2, "--nats takes no cluster"),
+        ("submit job.yaml --nats nats://127.0.0.1:1 --learner learner.py", 2, "start the learner yourself"),
         ("submit job.yaml learner.py -- --lr 1", 2, "a learner is named by --learner"),
         ("submit job.yaml --credentials job.yaml", 2, "--credentials are those of --nats"),
         ("run job.yaml learner.py", 2, "a learner is named by --learner"),
         ("init new --example foo", 2, "Invalid value for '--example': 'foo' is not one of"),
-        ("init . --example ppo", 1, "job.yaml exists already; name another folder"),
         ("runn", 2, "rollfleet: No such command 'runn'. Did you mean 'run'?; see `rollfleet --help`"),
         ("run", 2, "see `rollfleet run --help`"),
         ("run nowhere.yaml", 2, "nowhere.yaml"),

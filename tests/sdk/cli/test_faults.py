@@ -2,10 +2,7 @@
 
 import asyncio
 import errno
-import json
 import os
-import re
-import time
 from typing import Any
 
 import pytest
@@ -14,118 +11,8 @@ from tests.sdk.cli.program import Workplace
 
 from rollfleet.cli import local
 from rollfleet.cli.display import Display
-from rollfleet.nats.link import Link
 from rollfleet.system import child_processes
 from rollfleet_api.documents import read_job
-
-PATIENCE_S = 60.0
-
-# Each frame holds its step within the episode: with its trajectory id, it is unique.
-COUNTING = """
-    import gymnasium
-    import numpy as np
-
-    class Counting(gymnasium.Env):
-        def __init__(self, size=1, episode=7):
-            self.observation_space = gymnasium.spaces.Box(0, 1e9, (size,), np.float32)
-            self.action_space = gymnasium.spaces.Discrete(2)
-            self._episode = episode
-
-        def reset(self, *, seed=None, options=None):
-            super().reset(seed=seed)
-            self._step = 0
-            return self._observation(), {}
-
-        def step(self, action):
-            self._step += 1
-            return self._observation(), 1.0, self._step == self._episode, False, {}
-
-        def _observation(self):
-            return np.full(self.observation_space.shape, self._step, np.float32)
-"""
-
-# Reports the contents of all batches. Slow until it has seen the expected number of incarnations.
-RECORDING = """
-    import json
-    import sys
-    import time
-
-    import rollfleet
-    from rollfleet.rollout.trajectory_ids import split
-
-    frames, incarnations = [], []
-    with rollfleet.connect() as collector:
-        for batch in collector:
-            observation = batch["observation"]
-            assert (observation == observation[..., :1]).all()
-            assert (batch["next", "observation"][..., 0] == observation[..., 0] + 1).all()
-            ids = batch["collector", "traj_ids"]
-            frames += zip(ids.flatten().tolist(), observation[..., 0].flatten().tolist())
-            for id in ids.flatten().tolist():
-                incarnation = split(id)[:2]
-                if incarnation not in incarnations:
-                    incarnations.append(incarnation)
-            print("batch", collector.batches, flush=True)
-            if len(incarnations) < int(sys.argv[1]):
-                time.sleep(0.25)
-    record = {"frames": len(frames), "distinct": len(set(frames)), "incarnations": incarnations}
-    print("RECORD", json.dumps(record), flush=True)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["Sync", "Async"])
-def test_a_worker_that_is_killed_comes_back_and_no_frame_is_counted_twice(workplace: Workplace, mode: str) -> None:
-    workplace.write("counting.py", COUNTING)
-    workplace.write("learner.py", RECORDING)
-    collect = {"framesPerBatch": 64, "totalFrames": 64 * 200}
-    workplace.write_job(workers=2, mode=mode, env={"entrypoint": "counting:Counting", "numEnvs": 2}, collect=collect)
-    program = workplace.run("--learner", "learner.py", "--", "3")
-    program.wait_for("batch 5\n")
-    program.kill_worker(1)
-    program.wait_for("worker 1 ended: killed by SIGKILL; its last line: none")
-    program.wait_for(r"worker 1 restarts \(1 of 10\)")
-    record = json.loads(program.wait_for("RECORD (.*)\n")[1])
-    assert program.wait() == 0
-    half = 32 * (mode == "Sync")  # a round without the killed worker has half a batch
-    assert record["frames"] == record["distinct"]
-    assert record["frames"] in (64 * 200, 64 * 200 + half)
-    assert sorted(map(tuple, record["incarnations"])) == [(0, 0), (1, 0), (1, 1)]
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_while_it_publishes_a_large_batch_leaves_no_partial_batch(
-    workplace: Workplace,
-) -> None:
-    workplace.write("counting.py", COUNTING)
-    workplace.write("learner.py", RECORDING)
-    env = {"entrypoint": "counting:Counting", "kwargs": {"size": 1 << 18}}  # a frame is 1 MiB
-    workplace.write_job(mode="Async", env=env, collect={"framesPerBatch": 32, "totalFrames": 32 * 20})
-    program = workplace.run("--learner", "learner.py", "--", "1")
-    program.wait_for("batch 1\n")
-    link, halves, incarnations = workplace.link_to_nats(), 0, 1
-    while not halves:
-        program.wait_for("batch")
-        until = time.monotonic() + PATIENCE_S
-        while not _has_partial_batch(link) and time.monotonic() < until:
-            pass
-        program.kill_worker(0)
-        program.wait_for(r"worker 0 restarts")
-        halves += _has_partial_batch(link)
-        incarnations += 1
-        program.wait_for("batch")
-    record = json.loads(program.wait_for("RECORD (.*)\n")[1])
-    assert program.wait() == 0
-    assert record["frames"] == record["distinct"] == 32 * 20
-    assert record["incarnations"][0] == [0, 0]
-    assert record["incarnations"][-1] == [0, incarnations - 1]
-
-
-def _has_partial_batch(link: Link) -> bool:
-    """Whether the queue has the first of a batch's 33 chunks, but not the last."""
-    info = link.call(link.js.stream_info(link.subjects.batches_stream, subjects_filter=">"))
-    subjects = info.state.subjects or {}
-    return link.subjects.batch_chunk(0, 0) in subjects and link.subjects.batch_chunk(0, 32) not in subjects
 
 
 @pytest.mark.slow
@@ -199,104 +86,82 @@ def test_a_broken_environment_ends_the_run_after_the_restarts_that_the_job_allow
     assert "gave up on worker 0 after 1 restart\n" in program.output
 
 
-def test_an_environment_that_fails_its_first_reset_ends_the_run_at_once(workplace: Workplace) -> None:
-    workplace.write(
-        "stubborn.py",
-        """
-        from gymnasium.envs.classic_control import CartPoleEnv
-
-        class Stubborn(CartPoleEnv):
-            def reset(self, **_):
-                raise OSError("the simulator is gone")
-        """,
-    )
-    workplace.write_job(env={"entrypoint": "stubborn:Stubborn"})
-    program = workplace.run()
-    assert program.wait() == 1
-    assert "worker 0 ended: exit code 2; its last line: OSError: the simulator is gone" in program.output
-    assert "restarts" not in program.output
-
-
-def test_a_worker_whose_start_fails_is_started_again(
+def test_a_start_that_fails_is_a_crash(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A start fails where the process has too many open files."""
-    failures = iter([OSError(errno.EMFILE, os.strerror(errno.EMFILE))])
 
-    async def spawn_later(name: str, command: list[str], **options: Any) -> child_processes.Child:
-        if name == "worker 0" and (error := next(failures, None)):
-            raise error
+    async def spawn(name: str, command: list[str], **options: Any) -> child_processes.Child:
+        if name == "worker 0":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return await child_processes.spawn(name, command, **options)
 
-    monkeypatch.setattr(local, "spawn", spawn_later)
-    job = read_job(workplace.write_job())
+    monkeypatch.setattr(local, "spawn", spawn)
+    job = read_job(workplace.write_job(failure={"maxRestartsPerWorker": 1}))
     settings = local.LocalRun(
         job=job, folder=workplace.folder, learner=(), nats_url=None, display=Display(Console(width=200))
     )
-    assert asyncio.run(local.run(settings)) == 0
+    assert asyncio.run(local.run(settings)) == 1
     output = capsys.readouterr().out
-    assert "worker 0 did not start: Too many open files" in output
-    assert "worker 0 restarts (1 of 10)" in output
+    assert output.count("worker 0 did not start: Too many open files") == 2
+    assert output.count("worker 0 restarts (1 of 1)") == 1
+    assert "gave up on worker 0 after 1 restart\n" in output
 
 
-@pytest.mark.slow
-def test_an_environment_that_cannot_be_built_ends_the_run_at_once(workplace: Workplace) -> None:
-    workplace.write("learner.py", "import rollfleet\nwith rollfleet.connect() as c:\n  next(c)\n")
-    workplace.write_job(env={"entrypoint": "nowhere:make"}, policy={"random": {}})
-    program = workplace.run("--learner", "learner.py")
-    assert program.wait() == 1
-    program.wait_for(
-        "worker 0 ended: exit code 2; its last line: .*environment entrypoint 'nowhere:make': module 'nowhere'"
-    )
-    assert "Traceback" not in program.output
-    assert program.output.count("its last line:") == 1
-    assert "restarts" not in program.output
+LEARNER = "import torch\nimport rollfleet\nwith rollfleet.connect(policy={policy}) as collector:\n    next(collector)\n"
+STUBBORN = """
+    from gymnasium.envs.classic_control import CartPoleEnv
 
-
-@pytest.mark.slow
-def test_without_a_learner_an_environment_that_cannot_be_built_is_reported_in_a_line(workplace: Workplace) -> None:
-    workplace.write(
-        "environment.py",
-        """
-        def make():
-            raise OSError("no display here")
-        """,
-    )
-    workplace.write_job(env={"entrypoint": "environment:make"}, policy={"mlp": {"hidden": [8]}})
-    program = workplace.run()
-    assert program.wait() == 1
-    assert re.search("environment entrypoint 'environment:make'.* OSError: no display here", program.output)
-    assert "Traceback" not in program.output
-
-
-@pytest.mark.slow
-def test_weights_that_do_not_fit_end_the_run_at_once_and_the_parameter_is_named(workplace: Workplace) -> None:
-    workplace.write(
+    class Stubborn(CartPoleEnv):
+        def reset(self, **_):
+            raise OSError("the simulator is gone")
+"""
+MLP = {"mlp": {"hidden": [8]}}
+CAUSES: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "an environment without its module": (
         "learner.py",
-        """
-        import torch
-        import rollfleet
+        LEARNER.format(policy=None),
+        {"env": {"entrypoint": "nowhere:make"}},
+        "worker 0 ended: exit code 2; its last line: .*environment entrypoint 'nowhere:make': module 'nowhere'",
+    ),
+    "an environment that cannot be built here": (
+        "unbuilt.py",
+        "def make():\n    raise OSError('no display here')\n",
+        {"env": {"entrypoint": "unbuilt:make"}, "policy": MLP},
+        "environment entrypoint 'unbuilt:make'.* OSError: no display here",
+    ),
+    "a first reset that fails": (
+        "stubborn.py",
+        STUBBORN,
+        {"env": {"entrypoint": "stubborn:Stubborn"}},
+        "worker 0 ended: exit code 2; its last line: OSError: the simulator is gone",
+    ),
+    "weights that do not fit": (
+        "learner.py",
+        LEARNER.format(policy="torch.nn.Linear(3, 2)"),
+        {"workers": 2, "policy": MLP},
+        r"worker \d ended: exit code 2; its last line: .*(weight|bias): .*the policy here",
+    ),
+    "a policy that never worked": (
+        "broken_policy.py",
+        "def make(observation_space, action_space):\n    return lambda seen: seen.nonsense\n",
+        {"policy": {"entrypoint": "broken_policy:make"}},
+        r"(?s)the policy failed at its first call.*AttributeError: 'Tensor' object has no attribute 'nonsense'",
+    ),
+}
+OWN_TRACEBACK = {"a first reset that fails", "a policy that never worked"}
+"""Errors of code that ran."""
 
-        with rollfleet.connect(policy=torch.nn.Linear(3, 2)) as collector:
-            next(collector)
-        """,
-    )
-    workplace.write_job(workers=2, policy={"mlp": {"hidden": [8]}})
-    program = workplace.run("--learner", "learner.py")
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CAUSES)
+def test_what_a_restart_would_repeat_ends_the_run_at_once_with_its_cause(workplace: Workplace, name: str) -> None:
+    file, text, spec, cause = CAUSES[name]
+    workplace.write(file, text)
+    workplace.write_job(**spec)
+    program = workplace.run(*(["--learner", file] if file == "learner.py" else []))
     assert program.wait() == 1
-    program.wait_for(r"worker \d ended: exit code 2; its last line: .*(weight|bias): .*the policy here.*\n")
-    assert "Traceback" not in program.output
+    program.wait_for(cause)
+    assert ("Traceback" in program.output) == (name in OWN_TRACEBACK)
     assert program.output.count("its last line:") == 1
-    assert "restarts" not in program.output
-
-
-def test_a_policy_that_never_worked_ends_the_run_at_once_with_its_own_traceback(workplace: Workplace) -> None:
-    workplace.write(
-        "broken_policy.py", "def make(observation_space, action_space):\n    return lambda seen: seen.nonsense\n"
-    )
-    workplace.write_job(policy={"entrypoint": "broken_policy:make"})
-    program = workplace.run()
-    program.wait_for(r"the policy failed at its first call")
-    program.wait_for(r"AttributeError: 'Tensor' object has no attribute 'nonsense'")
-    assert program.wait(timeout_s=PATIENCE_S) == 1
     assert "restarts" not in program.output

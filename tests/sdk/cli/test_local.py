@@ -1,15 +1,11 @@
 """`rollfleet run` with healthy workers."""
 
 import socket
-import sys
-from pathlib import Path
 
 import pytest
 from tests.job_server import Server
 from tests.sdk.cli.program import Workplace
-from typer.testing import CliRunner
 
-from rollfleet.cli.main import app
 from rollfleet_api.address import CA
 
 
@@ -96,6 +92,7 @@ def test_an_external_nats_server_is_used_and_left_as_it_was(workplace: Workplace
     assert not link.call(link.js.streams_info())
 
 
+@pytest.mark.slow  # it takes 10 s, for which a run waits for its NATS server
 def test_a_missing_nats_server_is_named_in_time(workplace: Workplace) -> None:
     workplace.write_job()
     with socket.socket() as silent:
@@ -106,24 +103,3 @@ def test_a_missing_nats_server_is_named_in_time(workplace: Workplace) -> None:
     assert f"NATS at 127.0.0.1:{port} did not accept us within 10 s" in program.output
     assert "secret" not in program.output
     assert "Traceback" not in program.output
-
-
-def test_an_unknown_environment_is_one_line_before_anything_starts(workplace: Workplace) -> None:
-    workplace.write_job(workers=2, env={"id": "CartPol-v1"}, source={"configMap": "code"})
-    program = workplace.run()
-    assert program.wait() == 1
-    assert program.output.startswith("job.yaml: spec.env.id: `CartPol-v1` is not a registered environment: ")
-    assert "Install its package, or write `module:CartPol-v1` if a module registers it when imported" in program.output
-    assert program.output.count("\n") == 1
-
-
-def test_without_an_installed_nats_server_the_error_says_how_to_get_one(
-    workplace: Workplace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    job = workplace.write_job()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    result = CliRunner().invoke(app, ["run", str(job)])
-    assert result.exit_code == 1
-    assert "pip install 'rollfleet[local]'" in result.output
-    assert "--nats" in result.output

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import signal
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from tests.sdk.cli.program import Program, Workplace
+from tests.sdk.cli.program import Workplace
 
 from rollfleet import ActorCritic, Collector
 from rollfleet_ui.model import Happened
@@ -39,11 +38,6 @@ LEARNER = """
                     parameter *= 1.5
         print("found", json.dumps(asdict(collector.evaluations[-1])))
     """
-
-
-def evaluation_worker(program: Program) -> int:
-    (pid,) = (pid for pid, command in program.processes().items() if command[-1:] == ["--evaluation"])
-    return pid
 
 
 @pytest.mark.slow
@@ -74,7 +68,8 @@ def test_a_killed_evaluation_worker_starts_again_and_its_version_is_evaluated(wo
     workplace.write("learner.py", LEARNER.replace("< 4:", "< 4 or True:"))  # it waits forever at version 4
     program = workplace.run("--learner", "learner.py")
     program.wait_for(r"evaluated [\d.]+ at version 4")
-    os.kill(evaluation_worker(program), signal.SIGKILL)
+    (worker,) = (each for each, command in program.processes().items() if command[-1:] == ["--evaluation"])
+    worker.kill()
     program.wait_for(r"evaluation worker 0 ended: killed by SIGKILL")
     program.wait_for(r"evaluation worker 0 restarts \(1 of 10\)")
     program.process.send_signal(signal.SIGTERM)

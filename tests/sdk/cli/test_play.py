@@ -148,30 +148,13 @@ def test_a_checkpoint_of_a_python_collector_is_played(tmp_path: Path, capsys: py
     assert capsys.readouterr().out.splitlines()[0] == "episode 1: return 3.0, 3 frames"
 
 
-def test_an_environment_of_torchrl_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "trl_env.py").write_text(TORCHRL)
-    sys.path.insert(0, str(tmp_path))
-    import trl_env  # type: ignore[import-not-found]
-
-    policy = trl_env.policy()
-    with rollfleet.Collector(trl_env.env, policy, frames_per_batch=8) as collector:
-        next(collector)
-        rollfleet.Checkpoint(tmp_path, collector, {"policy": policy}).save()
-    sys.path.remove(str(tmp_path))
-    named = {"make_env": "trl_env:env", "make_policy": "trl_env:policy", "episodes": 1}
-    played(tmp_path, **named)
-    assert "mean return" in capsys.readouterr().out
-    with pytest.raises(RollfleetError, match="makes no pictures here; play without --gif"):
-        played(tmp_path, gif=tmp_path / "a.gif", **named)
-
-
 TORCHRL = """
 import torch
 from tensordict.nn import TensorDictModule
 from torchrl.envs import GymEnv
 
 def env(render_mode=None):
-    return GymEnv("CartPole-v1")
+    return GymEnv("CartPole-v1", max_episode_steps=3)
 
 class Best(torch.nn.Linear):
     def forward(self, observation):
@@ -188,31 +171,35 @@ from steps_env import Steps
 def env():
     return Steps(length=3)
 
-def policy():
-    return torch.nn.Sequential(torch.nn.Linear(2, 2), Best())
+class Best(torch.nn.Linear):
+    def forward(self, observation):
+        return super().forward(observation).argmax(-1)
 
-class Best(torch.nn.Module):
-    def forward(self, logits):
-        return logits.argmax(-1)
+def policy():
+    return Best(2, 2)
 """
 
 
+@pytest.mark.parametrize(("module", "text"), [("of_torchrl", TORCHRL), ("own_steps", OWN)])
 def test_objects_of_a_python_collector_are_named_to_play_its_checkpoint(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], module: str, text: str
 ) -> None:
-    (tmp_path / "own_steps.py").write_text(OWN)
-    import own_steps  # type: ignore[import-not-found]
-
-    policy = own_steps.policy()
-    with torch.no_grad():
-        policy[0].bias.copy_(torch.tensor([0.0, 9.0]))
-    with rollfleet.Collector(own_steps.env, policy, frames_per_batch=8) as collector:
+    (tmp_path / f"{module}.py").write_text(text)
+    objects = importlib.import_module(module)
+    policy = objects.policy()
+    *_, bias = policy.parameters()
+    bias.data.copy_(torch.tensor([0.0, 9.0]))
+    with rollfleet.Collector(objects.env, policy, frames_per_batch=8) as collector:
         next(collector)
-        path = rollfleet.Checkpoint(tmp_path / "own", collector, {"policy": policy}).save()
+        path = rollfleet.Checkpoint(tmp_path / module, collector, {"policy": policy}).save()
     with pytest.raises(RollfleetError, match=r"--env and --policy"):
         played(path)
-    played(path, make_env="own_steps:env", make_policy="own_steps:policy", episodes=1)
+    named = {"make_env": f"{module}:env", "make_policy": f"{module}:policy", "episodes": 1}
+    played(path, **named)
     assert "episode 1: return 3.0, 3 frames" in capsys.readouterr().out
+    if module == "of_torchrl":
+        with pytest.raises(RollfleetError, match="makes no pictures here; play without --gif"):
+            played(path, gif=tmp_path / "a.gif", **named)
 
 
 @pytest.mark.parametrize(

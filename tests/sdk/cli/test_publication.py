@@ -2,13 +2,10 @@
 
 import asyncio
 import signal
-from pathlib import Path
 
 from tests.job_server import Server
 from tests.sdk.cli.program import Workplace
-from typer.testing import CliRunner
 
-from rollfleet.cli.main import app
 from rollfleet.cli.publication import published
 from rollfleet.nats.state import read_job, read_state
 from rollfleet_api.documents import read_job as read_file
@@ -46,12 +43,3 @@ def test_a_complete_job_of_the_same_name_is_replaced(workplace: Workplace, serve
     asyncio.run(publish())
     assert admin.call(read_job(admin, timeout_s=5)) == job
     assert admin.call(read_state(admin, server.subjects.control, Control)) is None
-
-
-def test_a_nats_server_runs_no_learner(workplace: Workplace, tmp_path: Path) -> None:
-    workplace.write_job()
-    learner = workplace.write("learner.py", "")
-    job = str(tmp_path / "job.yaml")
-    result = CliRunner().invoke(app, ["submit", job, "--nats", "nats://127.0.0.1:1", "--learner", str(learner)])
-    assert result.exit_code == 2
-    assert "start the learner yourself" in result.output

@@ -4,17 +4,14 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from tests.sdk.cli.program import Workplace
 from typer.testing import CliRunner, Result
 
 from rollfleet.cli.main import app
 from rollfleet.cli.starters import STARTERS
-
-if TYPE_CHECKING:
-    from tests.sdk.cli.program import Workplace
 
 
 @pytest.fixture
@@ -49,11 +46,9 @@ def test_nothing_is_overwritten(run: Callable[..., Result]) -> None:
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 @pytest.mark.parametrize("starter", STARTERS)
-def test_kubectl_builds_the_objects_of_a_starter(workplace: "Workplace", starter: str) -> None:
-    assert workplace.start("init", "--example", starter).wait() == 0
-    shutil.rmtree(workplace.temporary)  # it lies in the folder
-    workplace.temporary.mkdir()
-    done = subprocess.run(["kubectl", "kustomize", workplace.folder], capture_output=True, text=True, check=True)
+def test_kubectl_builds_the_objects_of_a_starter(run: Callable[..., Result], starter: str) -> None:
+    run("init", "new", "--example", starter)
+    done = subprocess.run(["kubectl", "kustomize", "new"], capture_output=True, text=True, check=True)
     objects = {each["kind"]: each for each in yaml.safe_load_all(done.stdout)}
     assert set(objects) == {"ConfigMap", "CollectorJob"}
     assert objects["ConfigMap"]["metadata"]["name"] == objects["CollectorJob"]["spec"]["source"]["configMap"]
@@ -62,7 +57,7 @@ def test_kubectl_builds_the_objects_of_a_starter(workplace: "Workplace", starter
 @pytest.mark.slow
 @pytest.mark.parametrize(("starter", "frames", "mean_return"), [("ppo", 61_440, 150.0), ("custom-env", 30_720, -2.0)])
 def test_a_starter_trains_and_its_policy_plays(
-    workplace: "Workplace", starter: str, frames: int, mean_return: float
+    workplace: Workplace, starter: str, frames: int, mean_return: float
 ) -> None:
     assert workplace.start("init", "--example", starter).wait() == 0
     job = yaml.safe_load((workplace.folder / "job.yaml").read_text())

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from tests.api.job_data import job_data
 from tests.sdk.cluster.log_server import serving
-from tests.sdk.cluster.namespace import Namespace
+from tests.sdk.cluster.namespace import Namespace, condition
 from typer.testing import CliRunner, Result
 
 from rollfleet import Jobs
@@ -20,7 +20,6 @@ from rollfleet.cli.starters import STARTERS
 from rollfleet.cli.submit import follow
 from rollfleet.cluster.api import ClusterApi
 from rollfleet.cluster.kept_files import claim_of
-from rollfleet.errors import ClusterError
 
 Submit = Callable[..., Result]
 JOB = job_data()
@@ -31,7 +30,7 @@ def submit(kubeconfig: Path, namespace: Namespace, tmp_path: Path) -> Submit:
     """Write job.yaml, with this spec, and submit it to the test's namespace."""
 
     def run(*arguments: str, **spec: Any) -> Result:
-        (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB | {"spec": JOB["spec"] | spec}))
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump(job_data(**spec)))
         where = (f"--kubeconfig={kubeconfig}", f"--namespace={namespace.name}")
         return CliRunner().invoke(app, ["submit", *where, str(tmp_path / "job.yaml"), *arguments])
 
@@ -47,42 +46,12 @@ def learner(tmp_path: Path) -> str:
     return str(tmp_path / "train.py")
 
 
-class Objects(dict[tuple[str, ...], Any]):
-    """The objects of an API server, in memory: what is applied replaces all of an object but its status."""
-
-    namespace = "team-a"
-
-    def apply(self, manifest: Any) -> Any:
-        key = self._key(manifest)
-        metadata = manifest["metadata"] | {"uid": "1", "creationTimestamp": "2026-11-21T12:00:00Z", "generation": 1}
-        self[key] = {"status": self.get(*key).get("status", {})} if key in self else {}
-        self[key] |= manifest | {"metadata": metadata}
-        return self[key]
-
-    def create(self, manifest: Any) -> Any:
-        if self._key(manifest) in self:
-            raise ClusterError("it exists", 409, "AlreadyExists")
-        return self.apply(manifest)
-
-    def get(self, *key: Any) -> Any:
-        return super().get(key)
-
-    def patch(self, *_: Any) -> None: ...
-
-    def _key(self, manifest: Any) -> tuple[str, ...]:
-        return manifest["kind"], manifest["metadata"]["namespace"], manifest["metadata"]["name"]
-
-
-@pytest.fixture
-def objects(monkeypatch: pytest.MonkeyPatch) -> Objects:
-    """The objects of the cluster that commands ask, in namespace team-a."""
-    objects = Objects()
-    monkeypatch.setattr("rollfleet.cluster.jobs.ClusterApi", lambda **_: objects)
-    return objects
-
-
 def found(api: ClusterApi, kind: str, name: str) -> Any:
     return api.get(kind, api.namespace, name)
+
+
+def owners(manifest: Any) -> list[str]:
+    return [each["uid"] for each in manifest["metadata"]["ownerReferences"]]
 
 
 def test_a_job_goes_to_the_namespace_of_the_command(submit: Submit, jobs: Jobs, namespace: Namespace) -> None:
@@ -106,7 +75,7 @@ def test_the_learner_and_its_modules_are_sent_and_deleted_with_the_job(
     files = found(jobs.api, "ConfigMap", "cartpole-source")
     assert set(files["data"]) == {"train.py", "losses.py", "my_envs.py", "my_hooks.py", "my_scheme.py"}
     assert files["data"]["train.py"] == Path(learner).read_text()
-    assert [each["uid"] for each in files["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+    assert owners(files) == [job["metadata"]["uid"]]
     assert job["spec"]["source"] == {"configMap": "cartpole-source"}
     (container,) = job["spec"]["learner"]["template"]["spec"]["containers"]
     assert container["command"] == ["python", "-P", "-u", "-m", "train"]
@@ -127,20 +96,19 @@ def test_the_learner_itself_is_sent_or_refused(submit: Submit, jobs: Jobs, tmp_p
 
 def test_a_changed_learner_is_sent_again_and_stays_the_jobs(submit: Submit, jobs: Jobs, learner: str) -> None:
     submit("--learner", learner)
-    owners = found(jobs.api, "ConfigMap", "cartpole-source")["metadata"]["ownerReferences"]
+    before = found(jobs.api, "ConfigMap", "cartpole-source")
     Path(learner).write_text("print('changed')\n")
     assert submit("--learner", learner).exit_code == 0
     files = found(jobs.api, "ConfigMap", "cartpole-source")
     assert files["data"] == {"train.py": "print('changed')\n"}
-    assert files["metadata"]["ownerReferences"] == owners
+    assert owners(files) == owners(before)
 
 
 def test_the_code_of_a_deleted_job_becomes_the_new_jobs(submit: Submit, jobs: Jobs, learner: str) -> None:
     submit("--learner", learner)
     jobs.delete("cartpole")  # the ConfigMap stays for some seconds
     submit("--learner", learner)
-    files = found(jobs.api, "ConfigMap", "cartpole-source")
-    assert [each["uid"] for each in files["metadata"]["ownerReferences"]] == [jobs.get("cartpole").metadata.uid]
+    assert owners(found(jobs.api, "ConfigMap", "cartpole-source")) == [jobs.get("cartpole").metadata.uid]
 
 
 def test_the_code_of_a_submission_that_was_cut_becomes_the_next_ones(
@@ -150,8 +118,7 @@ def test_the_code_of_a_submission_that_was_cut_becomes_the_next_ones(
         cut.setattr(ClusterApi, "patch", lambda *_: sys.exit(1))
         assert submit("--learner", learner).exit_code == 1
     submit("--learner", learner)
-    files = found(jobs.api, "ConfigMap", "cartpole-source")
-    assert [each["uid"] for each in files["metadata"]["ownerReferences"]] == [jobs.get("cartpole").metadata.uid]
+    assert owners(found(jobs.api, "ConfigMap", "cartpole-source")) == [jobs.get("cartpole").metadata.uid]
 
 
 def test_a_config_map_of_the_users_stays_when_the_job_is_deleted(submit: Submit, jobs: Jobs, learner: str) -> None:
@@ -175,80 +142,67 @@ def test_the_jobs_own_learner_template_stays(submit: Submit, jobs: Jobs, learner
     assert "spec.learner runs `python other.py`, not train.py" in refused.output
 
 
-def test_a_volume_belongs_to_its_job_which_has_the_same_one_when_it_is_submitted_again(
-    submit: Submit, jobs: Jobs, learner: str
+def test_a_volume_belongs_to_its_job_which_has_the_same_one_whenever_it_is_submitted_again(
+    submit: Submit, jobs: Jobs, namespace: Namespace, learner: str
 ) -> None:
-    def kept() -> str:
-        result = submit("--learner", learner, "--keep", "1Gi")
+    def claim(*arguments: str, **spec: Any) -> str:
+        result = submit(*arguments, **spec)
         assert result.exit_code == 0, result.output
         return str(claim_of(jobs.get("cartpole")))
 
-    first = kept()
-    (claim,) = jobs.api.list("PersistentVolumeClaim", jobs.api.namespace).items
-    assert claim["metadata"]["name"] == first
-    assert claim["spec"]["resources"] == {"requests": {"storage": "1Gi"}}
-    assert [each["uid"] for each in claim["metadata"]["ownerReferences"]] == [jobs.get("cartpole").metadata.uid]
-    assert kept() == first
+    first = claim("--learner", learner, "--keep", "1Gi")
+    (volume,) = jobs.api.list("PersistentVolumeClaim", namespace.name).items
+    assert (volume["metadata"]["name"], volume["spec"]["resources"]) == (first, {"requests": {"storage": "1Gi"}})
+    assert owners(volume) == [jobs.get("cartpole").metadata.uid]
+    assert claim("--learner", learner, "--keep", "1Gi") == first
+    assert claim("--learner", learner) == first
+    assert claim(learner={"template": {"spec": {"containers": [{"name": "ppo"}]}}}) == first
+    key = f"{namespace.name}/cartpole"
+    assert f"the volume of {key} keeps its size" in submit("--learner", learner, "--keep", "2Gi").stderr
+    generation = jobs.get("cartpole").metadata.generation
+    namespace.report(phase="Complete", conditions=[condition("Complete")], observedGeneration=generation)
+    assert f"`rollfleet fetch {key}` first, then `rollfleet delete {key}`" in submit("--learner", learner).stderr
     jobs.delete("cartpole")  # the claim stays for some seconds
-    assert kept() != first
+    assert claim("--learner", learner, "--keep", "1Gi") != first
 
 
-def submitted(job: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(app, ["submit", str(job), *arguments])
+def test_the_namespace_default_of_the_file_counts_also_with_a_learner(
+    jobs: Jobs, kubeconfig: Path, learner: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job_data({"name": "of-default", "namespace": "default"})))
+    where = (f"--kubeconfig={kubeconfig}", f"--namespace={jobs.api.namespace}")
+    try:
+        result = CliRunner().invoke(app, ["submit", *where, str(tmp_path / "job.yaml"), "--learner", learner])
+        assert result.stdout == "default/of-default submitted\n"
+        assert jobs.api.get("ConfigMap", "default", "of-default-source")
+        assert jobs.list() == ()
+    finally:
+        jobs.delete("default/of-default")
+        jobs.api.delete("ConfigMap", "default", "of-default-source")
 
 
-def test_a_job_that_is_submitted_again_without_keep_has_its_volume_still(objects: Objects, learner: str) -> None:
-    job = Path(learner).with_name("job.yaml")
-    job.write_text(yaml.safe_dump(JOB))
-    assert submitted(job, "--learner", learner, "--keep", "1Gi").exit_code == 0
-    first = claim_of(Jobs().get("cartpole"))
-    assert ("PersistentVolumeClaim", "team-a", first) in objects
-    assert submitted(job, "--learner", learner).exit_code == 0
-    assert claim_of(Jobs().get("cartpole")) == first is not None
-    written = {"learner": {"template": {"spec": {"containers": [{"name": "ppo"}]}}}}
-    job.write_text(yaml.safe_dump(JOB | {"spec": JOB["spec"] | written}))
-    assert submitted(job).exit_code == 0
-    assert claim_of(Jobs().get("cartpole")) == first
-    larger = submitted(job, "--learner", learner, "--keep", "2Gi")
-    assert "the volume of team-a/cartpole keeps its size" in larger.stderr
-    ended = {"type": "Complete", "status": "True", "lastTransitionTime": "2026-11-21T12:00:00Z"}
-    objects["CollectorJob", "team-a", "cartpole"]["status"] = {"observedGeneration": 1, "conditions": [ended]}
-    again = submitted(job, "--learner", learner)
-    assert "`rollfleet fetch team-a/cartpole` first, then `rollfleet delete team-a/cartpole`" in again.stderr
-
-
-def test_the_namespace_default_of_the_file_counts_also_with_a_learner(objects: Objects, learner: str) -> None:
-    job = Path(learner).with_name("job.yaml")
-    job.write_text(yaml.safe_dump(JOB | {"metadata": {"name": "cartpole", "namespace": "default"}}))
-    assert submitted(job, "--learner", learner).stdout == "default/cartpole submitted\n"
-    assert {namespace for _, namespace, _ in objects} == {"default"}
-
-
-def test_volumes_of_a_template_may_be_null(objects: Objects, learner: str) -> None:
+def test_volumes_of_a_template_may_be_null(submit: Submit, jobs: Jobs, learner: str) -> None:
     (Path(learner).parent / "package").mkdir()
     Path(learner).with_name("package").joinpath("__init__.py").write_text("")
     Path(learner).write_text("import package\n")
-    container = {"name": "ppo", "volumeMounts": None}
-    spec: dict[str, Any] = {"learner": {"template": {"spec": {"volumes": None, "containers": [container]}}}}
-    spec["template"] = {"spec": {"volumes": None}}
-    job = Path(learner).with_name("job.yaml")
-    job.write_text(yaml.safe_dump(JOB | {"spec": JOB["spec"] | spec}))
-    result = submitted(job, "--learner", learner, "--keep", "1Gi")
+    template = {"spec": {"volumes": None, "containers": [{"name": "ppo", "volumeMounts": None}]}}
+    result = submit(
+        "--learner", learner, "--keep", "1Gi", learner={"template": template}, template={"spec": {"volumes": None}}
+    )
     assert result.exit_code == 0, result.output
-    (written,) = [each for (kind, *_), each in objects.items() if kind == "CollectorJob"]
-    *packages, kept = written["spec"]["learner"]["template"]["spec"]["volumes"]
+    spec = found(jobs.api, "CollectorJob", "cartpole")["spec"]
+    *packages, kept = spec["learner"]["template"]["spec"]["volumes"]
     assert kept["name"] == "rollfleet-kept"
-    assert written["spec"]["template"]["spec"]["volumes"] == packages != []
+    assert spec["template"]["spec"]["volumes"] == packages != []
 
 
 def test_a_learner_imports_its_own_modules_and_none_of_its_working_folder(
-    objects: Objects, learner: str, tmp_path: Path
+    submit: Submit, jobs: Jobs, learner: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
     Path(learner).write_text("import losses\nprint(losses.__file__)\n")
-    submitted(tmp_path / "job.yaml", "--learner", learner)
-    job = objects["CollectorJob", "team-a", "cartpole"]
-    (container,) = job["spec"]["learner"]["template"]["spec"]["containers"]
+    submit("--learner", learner)
+    spec = found(jobs.api, "CollectorJob", "cartpole")["spec"]
+    (container,) = spec["learner"]["template"]["spec"]["containers"]
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/losses.py").write_text("")
     (tmp_path / "kept/train.py").write_text("print('old')\n")
@@ -258,26 +212,23 @@ def test_a_learner_imports_its_own_modules_and_none_of_its_working_folder(
     assert done.stdout == f"{tmp_path / 'losses.py'}\n"
 
 
+@pytest.mark.parametrize(
+    ("size", "line"),
+    [
+        ("1 GB", "--keep: `1 GB` is not a quantity; write `1Gi` (powers of 1024)"),
+        ("", "--keep: `` is not a quantity; write a number with an optional unit"),
+        ("0", "--keep: `0` keeps nothing; write e.g. `1Gi`"),
+    ],
+)
 def test_a_wrong_size_and_a_volume_without_a_learner_are_one_line_before_anything_is_sent(
-    learner: str, tmp_path: Path
+    submit: Submit, jobs: Jobs, learner: str, size: str, line: str
 ) -> None:
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
-    nowhere = {"name": "x", "cluster": {"server": "https://127.0.0.1:1"}}
-    context = {"name": "x", "context": {"cluster": "x", "user": "x"}}
-    config = {"clusters": [nowhere], "contexts": [context], "users": [{"name": "x", "user": {}}]}
-    (tmp_path / "config").write_text(yaml.safe_dump(config | {"current-context": "x"}))
-    job, where = str(tmp_path / "job.yaml"), f"--kubeconfig={tmp_path / 'config'}"
-    for arguments, line in (
-        (["--learner", learner, "--keep", "1 GB"], "--keep: `1 GB` is not a quantity; write `1Gi` (powers of 1024)"),
-        (["--learner", learner, "--keep", ""], "--keep: `` is not a quantity; write a number with an optional unit"),
-        (["--learner", learner, "--keep", "0"], "--keep: `0` keeps nothing; write e.g. `1Gi`"),
-        (["--keep", "1Gi"], "--keep keeps the files of --learner: add it"),
-        (["--keep", ""], "--keep keeps the files of --learner: add it"),
-    ):
-        refused = CliRunner().invoke(app, ["submit", job, where, *arguments])
+    for arguments, error in ((["--learner", learner], line), ([], "--keep keeps the files of --learner: add it")):
+        refused = submit(*arguments, "--keep", size)
         assert refused.exit_code != 0
-        assert line in refused.output
+        assert error in refused.output
         assert refused.output.count("\n") == 1
+    assert jobs.list() == ()
 
 
 @pytest.mark.parametrize("starter", STARTERS)
@@ -308,8 +259,7 @@ def test_a_job_that_has_ended_is_not_submitted_in_silence(
     submit: Submit, namespace: Namespace, learner: str, end: str
 ) -> None:
     submit("--learner", learner)
-    ended = {"type": end, "status": "True", "reason": "Ended", "message": "that was all"}
-    namespace.report(phase=end, conditions=[ended | {"lastTransitionTime": "2026-11-21T12:00:00Z"}])
+    namespace.report(phase=end, conditions=[condition(end, "Ended", "that was all")])
     Path(learner).write_text("print('mended')\n")
     again = submit("--learner", learner)
     assert again.exit_code == 1
@@ -335,8 +285,7 @@ def test_follow_shows_each_learners_log_until_the_job_is_complete(jobs: Jobs, na
             namespace.status(crashed, {"phase": "Failed"})
             start_learner("after it", "after the kubelet's restart")
         elif line != "after it":
-            complete = {"type": "Complete", "status": "True", "reason": "TotalFrames", "message": "that is all"}
-            namespace.report(phase="Complete", conditions=[complete | {"lastTransitionTime": "2026-11-21T12:00:00Z"}])
+            namespace.report(phase="Complete", conditions=[condition("Complete", "TotalFrames", "that is all")])
 
     jobs.submit(JOB)
     with serving(logs) as port:
@@ -345,6 +294,9 @@ def test_follow_shows_each_learners_log_until_the_job_is_complete(jobs: Jobs, na
         assert follow(jobs, "cartpole", show, states.append) == 0
     assert shown == ["before a crash", "after it", "after the kubelet's restart"]
     assert states[-1] == f"{namespace.name}/cartpole is Complete (TotalFrames): that is all"
+
+
+FAILED: Any = {"phase": "Failed", "conditions": [condition("Failed", "LearnerFailed", "too often")]}
 
 
 def test_follow_shows_the_last_words_of_a_learner_that_ended_before_it_was_seen(
@@ -356,13 +308,11 @@ def test_follow_shows_the_last_words_of_a_learner_that_ended_before_it_was_seen(
     with serving(logs) as port:
         namespace.node("node-learner", port)
         for _ in range(2):
-            pod = namespace.pod(None)
-            namespace.status({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod}}, {"phase": "Failed"})
+            pod = namespace.pod(None, phase="Failed")
             logs[pod] = Queue()
             logs[pod].put("last words")
             logs[pod].put(None)
-        failed = {"type": "Failed", "status": "True", "reason": "LearnerFailed", "message": "too often"}
-        namespace.report(phase="Failed", conditions=[failed | {"lastTransitionTime": "2026-11-21T12:00:00Z"}])
+        namespace.report(**FAILED)
         assert follow(jobs, "cartpole", shown.append, shown.append) == 1
     assert shown[:2] == ["last words", "last words"]
     assert "is Failed (LearnerFailed): too often" in shown[2]
@@ -373,18 +323,7 @@ def test_follow_of_a_failed_job_ends_where_the_log_of_its_learner_is_lost(jobs: 
     jobs.submit(JOB)
     with serving({}) as port:
         namespace.node("node-learner", port)
-        pod = namespace.pod(None)
-        namespace.status({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod}}, {"phase": "Failed"})
-        failed = {"type": "Failed", "status": "True", "reason": "LearnerFailed", "message": "too often"}
-        namespace.report(phase="Failed", conditions=[failed | {"lastTransitionTime": "2026-11-21T12:00:00Z"}])
+        namespace.pod(None, phase="Failed")
+        namespace.report(**FAILED)
     assert follow(jobs, "cartpole", print, states.append) == 1, "the node is gone"
     assert "is Failed (LearnerFailed): too often" in states[-1]
-
-
-def test_follow_of_a_job_that_fails_says_why(jobs: Jobs, namespace: Namespace) -> None:
-    states = list[str]()
-    jobs.submit(JOB)
-    failed = {"type": "Failed", "status": "True", "reason": "LearnerFailed", "message": "the learner crashed too often"}
-    namespace.report(phase="Failed", conditions=[failed | {"lastTransitionTime": "2026-11-21T12:00:00Z"}])
-    assert follow(jobs, "cartpole", print, states.append) == 1
-    assert "is Failed (LearnerFailed): the learner crashed too often" in states[-1]

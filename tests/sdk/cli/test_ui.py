@@ -3,14 +3,13 @@
 import json
 import re
 import socket
-import time
 import urllib.request
-from collections.abc import Callable
 from typing import Any
 from urllib.error import HTTPError
 
 import pytest
 from tests.sdk.cli.program import PATIENCE_S, Program, Workplace
+from tests.waiting import wait_until
 
 URL = r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)"
 LEARNER = """
@@ -35,19 +34,12 @@ class Api:
         self._url = f"http://127.0.0.1:{port}/api/v1/"
 
     def get(self, path: str) -> Any:
-        with self._open(path) as answer:
+        request = urllib.request.Request(self._url + path, headers={"Authorization": f"Bearer {self._token}"})
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return json.load(answer)
 
-    def until(self, path: str, holds: Callable[[Any], bool]) -> Any:
-        end = time.monotonic() + PATIENCE_S
-        while not holds(answer := self.get(path)):
-            assert time.monotonic() < end, f"{path} is still {answer}"
-            time.sleep(0.3)
-        return answer
-
-    def _open(self, path: str) -> Any:
-        request = urllib.request.Request(self._url + path, headers={"Authorization": f"Bearer {self._token}"})
-        return urllib.request.urlopen(request, timeout=PATIENCE_S)
+    def kinds(self, job: str = "default/test") -> list[str]:
+        return [each["kind"] for each in self.get(f"jobs/{job}/timeline")]
 
 
 @pytest.mark.slow
@@ -58,27 +50,22 @@ def test_a_run_is_seen_and_saved_from_its_start_to_its_end(workplace: Workplace)
     workplace.write("learner.py", LEARNER)
     program = workplace.run("--learner", "learner.py", "--ui")
     api = Api(program)
-    (row,) = api.until("jobs", lambda rows: rows[0]["frames"] > 0 and rows[0]["meanReturn"] is not None)
-    assert (row["key"], row["phase"], row["workersReady"], row["totalFrames"]) == (
-        "default/test",
-        "Running",
-        2,
-        10_000_000,
-    )
+    wait_until(lambda: api.get("jobs")[0]["meanReturn"] is not None)
+    (row,) = api.get("jobs")
+    assert (row["key"], row["phase"], row["workersReady"], row["frames"] > 0) == ("default/test", "Running", 2, True)
+    assert row["totalFrames"] == 10_000_000
     page = api.get("jobs/default/test")
     assert page["status"]["workers"] == {"desired": 2, "ready": 2}
     assert "framesPerBatch: 64" in page["spec"]
     assert "mode" in page["defaulted"]
     assert {each["name"] for each in page["objects"]} == {"nats-server", "learner", "worker 0", "worker 1"}
-    history = api.until("jobs/default/test/history", lambda history: len(set(history["series"]["frames"][-3:])) == 3)
-    assert history["time"] == sorted(history["time"])
+    wait_until(lambda: len(set(api.get("jobs/default/test/history")["series"]["frames"][-3:])) == 3)
 
     program.kill_worker(1)
-    moments = api.until(
-        "jobs/default/test/timeline", lambda moments: "WorkerBack" in [each["kind"] for each in moments]
-    )
-    (killed_s,) = [each["time"] for each in moments if each["kind"] == "WorkerEnded"]
+    wait_until(lambda: "WorkerBack" in api.kinds())
+    (killed_s,) = [each["time"] for each in api.get("jobs/default/test/timeline") if each["kind"] == "WorkerEnded"]
     history = api.get("jobs/default/test/history")
+    assert history["time"] == sorted(history["time"])
     ready = zip(history["time"], history["series"]["workersReady"], strict=True)
     assert min(count for time_s, count in ready if time_s >= killed_s) == 1, "while it starts again"
     (worker,) = [each for each in api.get("jobs/default/test/workers") if each["index"] == 1]
@@ -87,19 +74,10 @@ def test_a_run_is_seen_and_saved_from_its_start_to_its_end(workplace: Workplace)
     assert api.get("jobs/default/test/logs?worker=learner")["text"].startswith("<script>alert(1)</script>")
 
     program.kill_nats()
-    kinds = [
-        each["kind"]
-        for each in api.until(
-            "jobs/default/test/timeline", lambda moments: "NatsBack" in [each["kind"] for each in moments]
-        )
-    ]
-    assert kinds[:3] == ["Created", "LearnerConnected", "Version"]
-    assert [kind for kind in kinds if kind.startswith("Worker") or kind.startswith("Nats")] == [
-        "WorkerEnded",
-        "WorkerBack",
-        "NatsAway",
-        "NatsBack",
-    ]
+    wait_until(lambda: "NatsBack" in api.kinds())
+    assert api.kinds()[:3] == ["Created", "LearnerConnected", "Version"]
+    changes = [kind for kind in api.kinds() if kind.startswith(("Worker", "Nats"))]
+    assert changes == ["WorkerEnded", "WorkerBack", "NatsAway", "NatsBack"]
 
     program.process.terminate()
     assert program.wait() == 143
@@ -108,13 +86,10 @@ def test_a_run_is_seen_and_saved_from_its_start_to_its_end(workplace: Workplace)
     (row,) = api.get("jobs")
     assert re.fullmatch(r"default/test@\d{8}-\d{6}", row["key"])
     assert (row["state"], row["framesPerSecond"], row["ended"] > row["created"]) == ("Stopped", 0, True)
-    assert [each["kind"] for each in api.get(f"jobs/{row['key']}/timeline")][-1] == "Suspended"
+    assert api.kinds(row["key"])[-1] == "Suspended"
     assert api.get(f"jobs/{row['key']}/logs?worker=learner")["text"].startswith("<script>alert(1)</script>")
-    assert [(each["index"], each["state"]) for each in api.get(f"jobs/{row['key']}/workers")] == [
-        (0, "Ended"),
-        (1, "Ended"),
-        (None, "Ended"),
-    ]
+    workers = [(each["index"], each["state"]) for each in api.get(f"jobs/{row['key']}/workers")]
+    assert workers == [(0, "Ended"), (1, "Ended"), (None, "Ended")]
     saved.process.terminate()
     assert saved.wait() == 0
 

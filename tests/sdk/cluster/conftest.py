@@ -24,6 +24,13 @@ def api(kubeconfig: Path, namespace: Namespace) -> ClusterApi:
 
 
 @pytest.fixture
+def outside(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process has the kubeconfig of the cluster, and no other address."""
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    monkeypatch.delenv(URL, raising=False)
+
+
+@pytest.fixture
 def network(api_server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """The network between this process and the API server. The kubeconfig leads through it."""
     proxy = Proxy([api_server.url.removeprefix("https://")])
@@ -45,15 +52,8 @@ def operator(api_server: ApiServer, nats_server: NatsInJwtMode, namespace: Names
 
 
 @pytest.fixture
-def kubelet(
-    api: ClusterApi,
-    operator: RunningOperator,
-    kubeconfig: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Kubelet]:
+def kubelet(api: ClusterApi, operator: RunningOperator, outside: None, tmp_path: Path) -> Iterator[Kubelet]:
     """A cluster that runs the workers of the test's namespace; the kubeconfig of this process names it."""
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     folder = tmp_path / "pods"
     folder.mkdir()
     kubelet = Kubelet(api.client, api.namespace, folder)

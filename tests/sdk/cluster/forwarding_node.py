@@ -2,13 +2,12 @@
 
 import asyncio
 import ssl
-import subprocess
 import threading
 import uuid
-from pathlib import Path
 
+import trustme
 from aiohttp import WSMsgType, web
-from kubernetes.client import ApiClient, CoreV1Api
+from tests.sdk.cluster.namespace import Namespace
 
 PROTOCOL = "v4.channel.k8s.io"
 
@@ -20,25 +19,21 @@ class ForwardingNode:
         streams: The streams that were opened.
     """
 
-    def __init__(self, admin: ApiClient, folder: Path, target_port: int) -> None:
-        self.name, self.streams = f"node-{uuid.uuid4().hex[:6]}", 0
-        self._core, self._target_port = CoreV1Api(admin), target_port
+    def __init__(self, namespace: Namespace, target_port: int) -> None:
+        self.streams = 0
+        self._namespace, self._target_port = namespace, target_port
+        self._name = f"node-{uuid.uuid4().hex[:6]}"
         self._open: set[web.WebSocketResponse] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        port = asyncio.run_coroutine_threadsafe(self._serve(_tls(folder)), self._loop).result(30)
-        self._core.create_node({"metadata": {"name": self.name}})
-        status = {
-            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
-        }
-        self._core.patch_node_status(self.name, {"status": status})
+        namespace.node(self._name, asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(30))
 
-    def add_pod(self, namespace: str, name: str, labels: dict[str, str] | None = None) -> None:
-        spec = {"nodeName": self.name, "containers": [{"name": "nats", "image": "nats:1"}]}
-        self._core.create_namespaced_pod(namespace, {"metadata": {"name": name, "labels": labels}, "spec": spec})
-        self._core.patch_namespaced_pod_status(name, namespace, {"status": {"phase": "Running"}})
+    def add_pod(self, name: str, labels: dict[str, str] | None = None) -> None:
+        spec = {"nodeName": self._name, "containers": [{"name": "nats", "image": "nats:1"}]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
+        self._namespace.create(pod)
+        self._namespace.status(pod, {"phase": "Running"})
 
     def cut(self) -> None:
         async def cut() -> None:
@@ -48,14 +43,15 @@ class ForwardingNode:
         asyncio.run_coroutine_threadsafe(cut(), self._loop).result(30)
 
     def stop(self) -> None:
-        self._core.delete_node(self.name)
         self.cut()
         asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    async def _serve(self, context: ssl.SSLContext) -> int:
+    async def _serve(self) -> int:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
         app = web.Application()
         app.router.add_get("/portForward/{namespace}/{pod}", self._forward)
         self._runner = web.AppRunner(app, shutdown_timeout=1)
@@ -91,12 +87,3 @@ class ForwardingNode:
         while data := await reader.read(1 << 16):
             await stream.send_bytes(b"\0" + data)
         await stream.close()
-
-
-def _tls(folder: Path) -> ssl.SSLContext:
-    key, certificate = folder / "kubelet.key", folder / "kubelet.crt"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=kubelet"]
-    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
-    return context

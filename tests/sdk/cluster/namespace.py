@@ -1,6 +1,7 @@
 """A namespace in which a test plays the operator, the kubelet and other controllers."""
 
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,12 @@ from kubernetes.config import new_client_from_config
 from kubernetes.dynamic import DynamicClient
 
 GROUP = ("rollfleet.dev", "v1alpha1")
+RBAC = "rbac.authorization.k8s.io"
+NOW = "2026-11-21T12:00:00Z"
+
+
+def condition(kind: str, reason: str = "", message: str = "") -> dict[str, str]:
+    return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": NOW}
 
 
 class Namespace:
@@ -29,6 +36,13 @@ class Namespace:
         kind = self._any.resources.get(api_version=manifest["apiVersion"], kind=manifest["kind"])
         created: dict[str, Any] = kind.create(manifest, namespace=self.name if kind.namespaced else None).to_dict()
         return created
+
+    def grant(self, name: str, rules: Sequence[Any], subject: dict[str, str]) -> None:
+        """Give a user or a ServiceAccount a Role of this name here, and no other right."""
+        metadata = {"name": name, "namespace": self.name}
+        self.create({"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": rules})
+        binding = {"apiVersion": f"{RBAC}/v1", "kind": "RoleBinding", "metadata": metadata, "subjects": [subject]}
+        self.create(binding | {"roleRef": {"apiGroup": RBAC, "kind": "Role", "name": name}})
 
     def report(self, job: str = "cartpole", **status: Any) -> None:
         """Write a job's status, as the operator does, in YAML's words."""

@@ -13,7 +13,7 @@ from rollfleet.cli.fetch import KeptFiles
 from rollfleet.cli.submit import with_learner
 from rollfleet.cluster import submission
 from rollfleet.cluster.api import ClusterApi
-from rollfleet.cluster.kept_files import FOLDER, claim_of, mounted, reader, volume_claim
+from rollfleet.cluster.kept_files import FOLDER, claim_of, mounted, reader
 from rollfleet.errors import ClusterError, RollfleetError
 from rollfleet.testing import small_job
 from rollfleet_api.job import CollectorJob
@@ -66,17 +66,6 @@ def test_a_working_folder_and_mounts_of_the_users_stay(tmp_path: Path) -> None:
     assert learner["workingDir"] == "/app"
     assert mount(learner)["mountPath"] == FOLDER
     assert data in learner["volumeMounts"]
-
-
-def test_a_claim_belongs_to_its_job_and_is_deleted_with_it() -> None:
-    job = objects.job()
-    owner = {"apiVersion": "rollfleet.dev/v1alpha1", "kind": "CollectorJob", "name": "cartpole", "uid": "cartpole"}
-    assert volume_claim(job, "cartpole-kept-1", "1Gi") == {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "cartpole-kept-1", "namespace": "lab", "ownerReferences": [owner]},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
 
 
 def test_the_claim_of_a_job_is_found_in_its_spec(tmp_path: Path) -> None:

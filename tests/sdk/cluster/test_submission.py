@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.faults.fleet import Proxy
-from tests.sdk.cluster.namespace import Namespace
+from tests.sdk.cluster.namespace import Namespace, condition
 
 from rollfleet import Cluster
 from rollfleet.cluster import submission
@@ -19,10 +19,7 @@ from rollfleet.testing import small_job
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.metadata import Metadata
 
-
-@pytest.fixture(autouse=True)
-def cluster(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+pytestmark = pytest.mark.usefixtures("outside")
 
 
 def job(**spec: Any) -> CollectorJob:
@@ -77,8 +74,7 @@ def test_the_reason_of_a_problem_that_waiting_rarely_mends_is_the_error(
     monkeypatch.setattr(submission, "PATIENCE_S", -1.0)
     submitted = submit(api.namespace)
     message = "pods are refused: exceeded quota: limit"
-    condition = {"type": "Degraded", "status": "True", "reason": "QuotaExceeded", "message": message}
-    namespace.report("mine", phase="Pending", conditions=[condition])
+    namespace.report("mine", phase="Pending", conditions=[condition("Degraded", "QuotaExceeded", message)])
     with pytest.raises(ClusterError, match=r"mine do not start: Pending \(QuotaExceeded\): pods are refused: .*quota"):
         submitted.wait()
     assert "0 of 1 workers are ready: Pending (QuotaExceeded)" in capsys.readouterr().err
@@ -86,7 +82,7 @@ def test_the_reason_of_a_problem_that_waiting_rarely_mends_is_the_error(
 
 def test_a_failed_job_and_a_deleted_one_end_the_wait(api: ClusterApi, namespace: Namespace) -> None:
     submitted = submit(api.namespace, progress=False)
-    failed = {"type": "Failed", "status": "True", "reason": "WorkerFailed", "message": "worker 0: no module farm"}
+    failed = condition("Failed", "WorkerFailed", "worker 0: no module farm")
     namespace.report("mine", phase="Failed", conditions=[failed])
     with pytest.raises(JobEnded, match=r"mine has failed: .*WorkerFailed.*: worker 0: no module farm$"):
         submitted.wait()
@@ -103,8 +99,8 @@ def test_a_cut_connection_does_not_end_the_wait(
 
     def cut() -> None:  # while it waits
         network.cut()
-        ready = {"type": "Ready", "status": "True", "reason": "WorkersReady", "message": ""}
-        namespace.report("mine", phase="Running", workers={"desired": 1, "ready": 1}, conditions=[ready])
+        ready = {"desired": 1, "ready": 1}
+        namespace.report("mine", phase="Running", workers=ready, conditions=[condition("Ready", "WorkersReady")])
 
     timer = threading.Timer(1.0, cut)
     timer.start()

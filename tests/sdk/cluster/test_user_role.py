@@ -9,7 +9,7 @@ from tests.api.job_data import job_data
 from tests.control.chart.helm import Helm, Rendered
 from tests.control.kubernetes import OTHER, OTHER_TOKEN, ApiServer
 from tests.sdk.cluster.log_server import serving
-from tests.sdk.cluster.namespace import Namespace
+from tests.sdk.cluster.namespace import RBAC, Namespace
 from tests.waiting import wait_until
 from websocket import WebSocketBadStatusException
 
@@ -21,8 +21,6 @@ from rollfleet.errors import ClusterError
 
 pytestmark = pytest.mark.cluster
 
-RBAC = "rbac.authorization.k8s.io"
-
 
 @pytest.fixture(scope="module")
 def rendered(repository: Path) -> Rendered:
@@ -33,13 +31,8 @@ def rendered(repository: Path) -> Rendered:
 def users_jobs(api_server: ApiServer, rendered: Rendered, namespace: Namespace) -> Jobs:
     """The jobs of a namespace for a user with that role there, and no other."""
     # A Role of the same rules: a ClusterRole would outlive the test's namespace.
-    metadata = {"name": USER_ROLE, "namespace": namespace.name}
     rules = rendered.of("ClusterRole")[USER_ROLE]["rules"]
-    namespace.create({"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": rules})
-    reference = {"apiGroup": RBAC, "kind": "Role", "name": USER_ROLE}
-    subjects = [{"apiGroup": RBAC, "kind": "User", "name": OTHER}]
-    binding = {"apiVersion": f"{RBAC}/v1", "kind": "RoleBinding", "metadata": metadata}
-    namespace.create(binding | {"roleRef": reference, "subjects": subjects})
+    namespace.grant(USER_ROLE, rules, {"apiGroup": RBAC, "kind": "User", "name": OTHER})
     jobs = Jobs(kubeconfig=api_server.kubeconfig(OTHER_TOKEN), namespace=namespace.name)
 
     def allowed() -> bool:

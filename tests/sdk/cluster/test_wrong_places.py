@@ -13,10 +13,7 @@ from rollfleet.cluster.api import ClusterApi
 from rollfleet.errors import ClusterError
 from rollfleet_api.job import KIND
 
-
-@pytest.fixture(autouse=True)
-def kubeconfig_of_this_process(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+pytestmark = pytest.mark.usefixtures("outside")
 
 
 def error_of(place: Cluster) -> str:
@@ -39,7 +36,10 @@ def test_a_server_that_does_not_answer(tmp_path: Path, kubeconfig: Path, monkeyp
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     (tmp_path / "config").write_text(yaml.safe_dump(config))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    assert error_of(Cluster()).endswith("refused; check the network, or name another context")
+    error = error_of(Cluster())
+    assert error.startswith("the cluster at https://127.0.0.1:1 cannot be reached: ")
+    assert error.endswith("refused; check the network, or name another context")
+    assert "object at" not in error
 
 
 def test_a_namespace_that_is_not_there() -> None:

@@ -30,8 +30,6 @@ VIEWS = [
     "/jobs/default/broken/workers",
     "/jobs/default/broken/workers/3",
     "/jobs/default/broken/timeline",
-]
-VIEWS += [
     "/jobs/default/broken/spec",
     "/compare?job=default/broken&job=default/calm",
     "/compare",
