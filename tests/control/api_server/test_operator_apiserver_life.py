@@ -6,7 +6,7 @@ import pytest
 from tests.control.api_server.lab import Lab
 from tests.control.kubernetes import wait_for
 
-from rollfleet_api.job import KIND
+from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
@@ -41,7 +41,12 @@ def test_more_workers_are_published_before_they_start(lab: Lab) -> None:
     wait_for(lambda: lab.key in lab.nats.published)
     lab.run()
     seen: list[tuple[int, int]] = []
-    with lab.on_publish(lambda job, runs: seen.append((job.spec.workers, pods(runs[0])))):
+
+    async def look(job: CollectorJob) -> None:
+        (run,) = await lab.api.list("Job", lab.namespace)
+        seen.append((job.spec.workers, pods(run)))
+
+    with lab.on_publish(look):
         lab.apply(workers=4)
         wait_for(lambda: seen and pods(lab.run()) == 4)
     assert seen == [(4, 2)]
@@ -79,9 +84,16 @@ def test_run_that_another_client_suspends_stays_so_and_is_scaled(lab: Lab, queue
 
 
 def test_edit_wins_over_a_decision_of_the_autoscaler(lab: Lab) -> None:
-    with lab.edited_during_reconciliation({"spec": {"autoscale": None}}) as edited:
+    edits: list[str] = []
+
+    async def edit(job: CollectorJob) -> None:
+        if not edits:
+            await lab.api.patch(KIND, lab.namespace, job.metadata.name, {"spec": {"autoscale": None}})
+            edits.append(job.metadata.name)
+
+    with lab.on_publish(edit):
         lab.apply(workers=1, autoscale={"minWorkers": 2, "maxWorkers": 3})
-        wait_for(edited.is_set)
+        wait_for(lambda: edits)
         lab.seconds_pass(0.5)
     job: Any = lab.get(KIND, "cartpole")
     assert job["spec"]["workers"] == 1

@@ -75,7 +75,7 @@ def refusal(api_server: ApiServer, namespace: str, spec: dict[str, Any]) -> str:
     job = job_data(**spec) | {"metadata": {"name": "mistaken", "namespace": namespace}}
     query = {"dryRun": "All", "fieldValidation": "Strict"}
     try:
-        api_server.call(api_server.api._request("POST", KINDS[KIND].path(namespace), query=query, body=job))
+        api_server.request("POST", KINDS[KIND].path(namespace), job, query=query)
     except ApiError as error:
         return str(error)
     return ""

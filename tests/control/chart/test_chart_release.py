@@ -46,7 +46,7 @@ class Site:
         self.request("POST", "/api/v1/namespaces", body={"metadata": {"name": self.namespace, "labels": labels}})
 
     def request(self, method: str, path: str, **more: Any) -> Manifest:
-        return self._server.call(self._server.api._request(method, path, **more))
+        return self._server.request(method, path, **more)
 
     def helm(self, command: str, *options: str, chart_at: Path | None = None) -> subprocess.CompletedProcess[str]:
         done = self._run(command, options, chart_at)

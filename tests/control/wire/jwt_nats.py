@@ -73,9 +73,7 @@ class NatsInJwtMode:
 
     @property
     def peak_mib(self) -> int:
-        peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text())
-        assert peak
-        return int(peak[1]) >> 10
+        return peak_mib(self._process.pid)
 
     @property
     def stored_mib(self) -> int:
@@ -124,6 +122,13 @@ class NatsInJwtMode:
         urls = json.loads(ports.read_text())
         self._port = int(urls["nats"][0].rpartition(":")[2])
         self.monitoring = urls["monitoring"][0]
+
+
+def peak_mib(pid: int) -> int:
+    """The most memory that a process has had."""
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert peak
+    return int(peak[1]) >> 10
 
 
 def size_of(file: Path) -> int:

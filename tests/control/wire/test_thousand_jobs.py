@@ -1,7 +1,6 @@
 """A thousand jobs: the program as it is installed, beside a real API server and a real nats-server."""
 
 import asyncio
-import re
 import subprocess
 import time
 from collections import Counter
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from tests.api.job_data import job_data
 from tests.control.kubernetes import ApiServer
+from tests.control.wire.jwt_nats import peak_mib
 
 from rollfleet_api.job import KIND
 
@@ -44,10 +44,9 @@ def test_a_thousand_suspended_jobs_are_made_within_minutes_and_little_memory(
         found = server.call(server.api.list(KIND, NAMESPACE))
         phases = Counter((each.get("status") or {}).get("phase", "unseen") for each in found)
     took_s = time.monotonic() - began
-    peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{operator.pid}/status").read_text())
-    assert peak
-    print(f"{JOBS} jobs in {took_s:.0f} s, the operator's memory at most {int(peak[1]) >> 10} MiB")
-    assert int(peak[1]) >> 10 < AT_MOST_MIB
+    peak = peak_mib(operator.pid)
+    print(f"{JOBS} jobs in {took_s:.0f} s, the operator's memory at most {peak} MiB")
+    assert peak < AT_MOST_MIB
     created = {kind: len(server.call(server.api.list(kind, NAMESPACE))) for kind in ("Job", "Secret")}
     assert created == {"Job": 0, "Secret": 2 * JOBS}
     assert {condition(each, "Degraded") for each in found} == {"False"}
