@@ -8,7 +8,7 @@ import pytest
 from tests.control.api_server.lab import Lab
 from tests.control.api_server.operator_program import StartProgram
 from tests.control.kubernetes import wait_for
-from tests.control.wire.jwt_nats import peak_mib
+from tests.control.wire.jwt_nats import memory_mib
 
 pytestmark = pytest.mark.cluster
 
@@ -43,7 +43,7 @@ def test_sixteen_jobs_of_nearly_a_megabyte_fit_into_the_operators_memory(
         wait_for(lambda: all(_is_refused(own_lab, index) for index in range(16)))
         own_lab.apply(f"small-{again}")
         wait_for(partial(_is_seen, own_lab, f"small-{again}"))
-        assert peak_mib(program.process.pid) < MEMORY_MIB
+        assert memory_mib(program.process.pid) < MEMORY_MIB
         program.end()
 
 

@@ -3,11 +3,10 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.control.api_server.lab import Lab, RunningOperator, quick
+from tests.control.api_server.lab import Lab, RunningOperator
 from tests.control.chart.helm import Helm, Rendered
 from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer, wait_for
 
@@ -21,7 +20,6 @@ from rollfleet_operator.kinds import KINDS
 from rollfleet_operator.manifest import Manifest, overlay
 
 pytestmark = pytest.mark.cluster
-BASE = "/apis/rbac.authorization.k8s.io/v1"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 POLICIES = {
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
@@ -67,21 +65,12 @@ def used(log: str, namespace: str) -> set[Right]:
 @contextmanager
 def holding(server: ApiServer, roles: list[Manifest]) -> Iterator[None]:
     """The operator has these roles, and only for so long."""
-    created = []
-    for role in roles:
-        plural = f"{role['kind'].lower()}s"
-        place = f"/namespaces/{role['metadata']['namespace']}" if role["kind"] == "Role" else ""
-        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": OTHER}
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": role["kind"], "name": role["metadata"]["name"]}
-        binding = {"metadata": {"name": role["metadata"]["name"]}, "roleRef": reference, "subjects": [subject]}
-        for path, body in ((plural, role), (plural.replace("roles", "rolebindings"), binding)):
-            server.call(server.api._request("POST", f"{BASE}{place}/{path}", body=body))
-            created.append(f"{BASE}{place}/{path}/{role['metadata']['name']}")
+    revokes = [server.grant(OTHER, role["metadata"].get("namespace", ""), *role["rules"]) for role in roles]
     try:
         yield
     finally:
-        for path in created:
-            server.call(server.api._request("DELETE", path))
+        for revoke in revokes:
+            revoke()
 
 
 def live_a_whole_life(lab: Lab) -> None:
@@ -127,36 +116,28 @@ def label(lab: Lab, kind: str, name: str) -> str | None:
 
 @pytest.mark.parametrize("scope", ["Role", "ClusterRole"])
 def test_every_right_of_the_chart_is_used_and_no_other_is_needed(
-    scope: str, own_lab: Lab, api_server: ApiServer, repository: Path
+    scope: str,
+    own_lab: Lab,
+    api_server: ApiServer,
+    helm: Helm,
+    start_operator: Callable[..., RunningOperator],
 ) -> None:
     namespaces = (own_lab.namespace,) if scope == "Role" else ()
-    shown = rendered(repository, operator__namespaces=list(namespaces))
+    shown = helm.render(operator__namespaces=list(namespaces))
     roles = roles_of(shown)[scope]
     policy = names.network_policy("other", Role.WORKER)
     with holding(api_server, roles), bounded(api_server, shown, own_lab.namespace):
         log = api_server.folder / AUDIT_LOG
         began = log.stat().st_size
-        with working(api_server, own_lab, namespaces):
-            live_a_whole_life(own_lab)
-            own_lab.apply("other", suspend=True)
-            wait_for(lambda: own_lab.get("NetworkPolicy", policy))
-        with working(api_server, own_lab, namespaces, network_policies=False):
-            wait_for(lambda: own_lab.get("NetworkPolicy", policy) is None)
+        first = start_operator("", own_lab.nats, token=OTHER_TOKEN, namespaces=namespaces)
+        live_a_whole_life(own_lab)
+        own_lab.apply("other", suspend=True)
+        wait_for(lambda: own_lab.get("NetworkPolicy", policy))
+        first.stop()
+        second = start_operator("", own_lab.nats, token=OTHER_TOKEN, namespaces=namespaces, network_policies=False)
+        wait_for(lambda: own_lab.get("NetworkPolicy", policy) is None)
+        second.stop()
     assert used(log.read_text()[began:], own_lab.namespace) == granted(roles)
-
-
-@contextmanager
-def working(server: ApiServer, lab: Lab, namespaces: tuple[str, ...], **settings: Any) -> Iterator[None]:
-    """An operator is there, with the rights that are held just now."""
-    running = RunningOperator(server, lab.nats, quick(namespaces=namespaces, **settings), token=OTHER_TOKEN)
-    try:
-        yield
-    finally:
-        running.stop()
-
-
-def rendered(repository: Path, **values: object) -> Rendered:
-    return Helm(repository / "charts/rollfleet").render(**values)
 
 
 def roles_of(shown: Rendered) -> dict[str, list[Manifest]]:
@@ -176,7 +157,7 @@ def bounded(server: ApiServer, shown: Rendered, namespace: str) -> Iterator[None
         text = json.dumps(shown.of(kind)["rollfleet-site"]).replace("system:serviceaccount:site:rollfleet", OTHER)
         text = text.replace("== 'site'", f"== '{namespace}'")  # the release's, with the keys of NATS
         path = f"{ADMISSION}/{plural}"
-        server.call(server.api._request("POST", path, body=json.loads(text)))
+        server.request("POST", path, json.loads(text))
         created.append(f"{path}/rollfleet-site")
     secret = manifest("v1", "Secret", "password")
     try:
@@ -184,7 +165,7 @@ def bounded(server: ApiServer, shown: Rendered, namespace: str) -> Iterator[None
         yield
     finally:
         for path in created:
-            server.call(server.api._request("DELETE", path))
+            server.request("DELETE", path)
         # The API server enforces a deleted policy a moment longer, and the next test makes one of the same name.
         wait_for(lambda: "ValidatingAdmissionPolicy" not in refusal(server, secret, namespace))
 
@@ -269,10 +250,10 @@ FOREIGN = {
 
 
 @pytest.fixture(scope="class")
-def bounds(api_server: ApiServer, repository: Path) -> Iterator[Callable[..., str]]:
+def bounds(api_server: ApiServer, helm: Helm) -> Iterator[Callable[..., str]]:
     """What the policy answers to a user who could do anything else: its refusals are its own."""
-    shown = rendered(repository, admissionPolicy__serviceAccounts=["trainer"])
-    roles = [{"kind": "ClusterRole", "metadata": {"name": "all"}, "rules": [EVERYTHING]}]
+    shown = helm.render(admissionPolicy__serviceAccounts=["trainer"])
+    roles = [{"metadata": {}, "rules": [EVERYTHING]}]
     with holding(api_server, roles), bounded(api_server, shown, "default"):
         yield lambda body, namespace="default", **how: refusal(api_server, body, namespace, **how)
 
@@ -299,8 +280,7 @@ class TestPolicy:
             assert bounds(change, method="PATCH", name="rollfleet-nats-keys") == ""
             assert "ValidatingAdmissionPolicy" in bounds(keys, method="DELETE", name="rollfleet-nats-keys")
         finally:
-            path = KINDS["Secret"].path("default", "rollfleet-nats-keys")
-            api_server.call(api_server.api._request("DELETE", path))
+            api_server.request("DELETE", KINDS["Secret"].path("default", "rollfleet-nats-keys"))
 
     def test_the_policy_admits_service_accounts_that_the_chart_lists(self, bounds: Callable[..., str]) -> None:
         assert bounds(run(spec={"template": {"spec": {"serviceAccountName": "trainer"}}})) == ""

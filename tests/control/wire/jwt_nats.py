@@ -73,7 +73,7 @@ class NatsInJwtMode:
 
     @property
     def peak_mib(self) -> int:
-        return peak_mib(self._process.pid)
+        return memory_mib(self._process.pid)
 
     @property
     def stored_mib(self) -> int:
@@ -124,11 +124,11 @@ class NatsInJwtMode:
         self.monitoring = urls["monitoring"][0]
 
 
-def peak_mib(pid: int) -> int:
-    """The most memory that a process has had."""
-    peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert peak
-    return int(peak[1]) >> 10
+def memory_mib(pid: int, line: str = "VmHWM") -> int:
+    """The most memory that a process has had; `VmRSS`: what it has now."""
+    found = re.search(rf"{line}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found
+    return int(found[1]) >> 10
 
 
 def size_of(file: Path) -> int:

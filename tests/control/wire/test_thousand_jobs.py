@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.api.job_data import job_data
 from tests.control.kubernetes import ApiServer
-from tests.control.wire.jwt_nats import peak_mib
+from tests.control.wire.jwt_nats import memory_mib
 
 from rollfleet_api.job import KIND
 
@@ -38,13 +38,13 @@ def test_a_thousand_suspended_jobs_are_made_within_minutes_and_little_memory(
     phases: Counter[str] = Counter()
     found: list[dict[str, Any]] = []
     while phases["Suspended"] < JOBS:
-        assert operator.poll() is None, (tmp_path / "operator.log").read_text()
+        assert operator.poll() is None, (tmp_path / "nats/operator.log").read_text()
         assert time.monotonic() - began < WITHIN_S, phases
         time.sleep(1)
         found = server.call(server.api.list(KIND, NAMESPACE))
         phases = Counter((each.get("status") or {}).get("phase", "unseen") for each in found)
     took_s = time.monotonic() - began
-    peak = peak_mib(operator.pid)
+    peak = memory_mib(operator.pid)
     print(f"{JOBS} jobs in {took_s:.0f} s, the operator's memory at most {peak} MiB")
     assert peak < AT_MOST_MIB
     created = {kind: len(server.call(server.api.list(kind, NAMESPACE))) for kind in ("Job", "Secret")}
