@@ -15,7 +15,7 @@ from tests.control.kubernetes import ApiServer, wait_for
 from tests.control.pure.nats_in_memory import NatsInMemory
 
 from rollfleet_api.job import KIND, CollectorJob
-from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus
+from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.times import format_time
 from rollfleet_operator.api import Api
 from rollfleet_operator.kinds import KINDS
@@ -26,6 +26,7 @@ from rollfleet_operator.settings import Settings
 
 START_S = 60.0
 LEASE = "rollfleet"
+COLLECTS: dict[str, Any] = {"state": WorkerState.COLLECTING, "frames_per_second": 100.0}
 CHILDREN = ("Job", "ServiceAccount", "Secret", "NetworkPolicy")
 MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
 
@@ -260,11 +261,15 @@ class Lab:
         found = sorted(self.all("Event"), key=lambda event: int(event["metadata"]["resourceVersion"]))
         return [(event["type"], event["reason"]) for event in found]
 
-    def learner_says(self, phase: LearnerPhase, *, frames: int = 0) -> None:
-        """The learner is there, and wants this of its workers."""
-        learner = LearnerStatus(session=1, version=1, applied_version=1, frames=frames, batches=1, time_s=time.time())
-        control = Control(session=1, phase=phase, round=0, version=1)
-        self.nats.beats[self.key] = Heartbeats(learner=learner, control=control)
+    def learner_says(self, phase: LearnerPhase, *, workers: int = 0, later_s: float = 0.0, **learner: Any) -> None:
+        """The learner is there, and wants this of its workers, of which so many collect."""
+        now_s = time.time()
+        beats = [WorkerStatus(worker=index, incarnation=0, time_s=now_s, **COLLECTS) for index in range(workers)]
+        self.nats.beats[self.key] = Heartbeats(
+            workers={each.worker: each for each in beats},
+            learner=LearnerStatus(session=1, version=1, applied_version=1, time_s=now_s + later_s, **learner),
+            control=Control(session=1, phase=phase, round=0, version=1),
+        )
 
     def wait_condition(self, kind: str, reason: str, status: str = "True") -> Manifest:
         def look() -> Manifest | None:

@@ -1,7 +1,6 @@
 """On a real API server: what the operator makes, and that it stays as it should be."""
 
 import base64
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ def state(lab: Lab) -> tuple[dict[str, str], int, Any]:
     return lab.versions(), job["metadata"]["generation"], job.get("status")
 
 
-def test_job_gets_all_it_needs(lab: Lab) -> None:
+def test_job_gets_all_it_needs_and_no_finalizer_or_annotation(lab: Lab) -> None:
     lab.apply(workers=3, learner=LEARNER)
     assert lab.run()["spec"]["completions"] == lab.run()["spec"]["parallelism"] == 3
     assert lab.run("learner")["spec"]["template"]["spec"]["containers"][0]["command"] == ["python", "train.py"]
@@ -34,10 +33,6 @@ def test_job_gets_all_it_needs(lab: Lab) -> None:
         assert secret is not None
         assert role in base64.b64decode(secret["data"]["user.creds"]).decode()
         assert lab.get("NetworkPolicy", names.network_policy("cartpole", role))
-
-
-def test_operator_leaves_no_finalizer_and_no_annotation_on_a_job(lab: Lab) -> None:
-    lab.apply()
     lab.wait_condition("Progressing", "Starting")
     job: Any = lab.get(KIND, "cartpole")
     assert "finalizers" not in job["metadata"]
@@ -164,49 +159,35 @@ def test_missing_source_is_reported_and_waited_for(lab: Lab) -> None:
     wait_for(lambda: [run["metadata"]["name"] for run in lab.runs()] not in ([before], []))
 
 
-def test_template_that_is_refused_leaves_the_workers_alone(lab: Lab) -> None:
-    lab.apply()
-    before = lab.run()["metadata"]["uid"]
-    lab.apply(template={"spec": {"containers": [{"name": "worker", "imagePullPolicy": "Sometimes"}]}})
-    assert "imagePullPolicy" in lab.wait_condition("Degraded", "Invalid")["message"]
-    assert lab.run()["metadata"]["uid"] == before
-    lab.apply()
-    lab.wait_condition("Degraded", "AsExpected", "False")
+REFUSED = {"spec": {"containers": [{"name": "worker", "imagePullPolicy": "Sometimes"}]}}
 
 
-@pytest.fixture
-def stuck(lab: Lab) -> Callable[[str], dict[str, Any]]:
-    """Runs workers, and takes away what their successors need; returns the spec to go on with."""
-
-    def build(why: str) -> dict[str, Any]:
-        spec: dict[str, Any] = {"source": {"configMap": "code"}}
-        lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": ""}})
-        lab.apply(**spec)
-        lab.run()
-        if why == "SourceMissing":
-            lab.delete("ConfigMap", "code")
-        elif why == "TemplateInvalid":
-            spec["template"] = {"spec": {"containers": "worker"}}
-        else:
-            spec["template"] = {"spec": {"containers": [{"name": "worker", "imagePullPolicy": "Sometimes"}]}}
-        lab.apply(**spec)
-        lab.wait_condition("Degraded", why)
-        return spec
-
-    return build
-
-
-@pytest.mark.parametrize("why", ["SourceMissing", "TemplateInvalid", "Invalid"])
-def test_job_that_cannot_be_made_now_is_scaled_suspended_and_rotated(
-    lab: Lab, stuck: Callable[[str], dict[str, Any]], why: str
+@pytest.mark.parametrize(
+    ("template", "reason", "named"),
+    [
+        (None, "SourceMissing", "`code`"),
+        ({"spec": {"containers": "worker"}}, "TemplateInvalid", "containers"),
+        (REFUSED, "Invalid", "imagePullPolicy"),
+    ],
+)
+def test_job_whose_next_workers_cannot_be_made_is_scaled_suspended_and_rotated(
+    lab: Lab, template: Any, reason: str, named: str
 ) -> None:
-    spec = stuck(why)
-    name = names.secret("cartpole", Role.WORKER)
+    spec: dict[str, Any] = {"source": {"configMap": "code"}}
+    lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": ""}})
+    lab.apply(**spec)
+    before, name = lab.run(), names.secret("cartpole", Role.WORKER)
+    if reason == "SourceMissing":
+        lab.delete("ConfigMap", "code")
+    spec |= {"template": template}
+    lab.apply(**spec)
+    assert named in lab.wait_condition("Degraded", reason)["message"]
     secret: Any = lab.get("Secret", name)
     lab.nats.rotation += 1
     wait_for(lambda: (lab.get("Secret", name) or {})["data"] != secret["data"])
     lab.apply(**spec, workers=5)
     wait_for(lambda: lab.run()["spec"]["parallelism"] == 5)
+    assert lab.run()["metadata"]["uid"] == before["metadata"]["uid"]
     lab.apply(**spec, workers=5, suspend=True)
     wait_for(lambda: not lab.runs())
 

@@ -1,24 +1,20 @@
 """On a real API server: what an operator makes of what went wrong, or happened while it was away."""
 
 import socket
-import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator
-from tests.control.kubernetes import ApiServer, wait_for
+from tests.control.kubernetes import OTHER_TOKEN, ApiServer, wait_for
 
 from rollfleet_api.job import KIND
-from rollfleet_api.messages import LearnerPhase, LearnerStatus
+from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.kinds import KINDS
-from rollfleet_operator.nats_port import Heartbeats
 
 pytestmark = pytest.mark.cluster
 StartOperator = Callable[..., RunningOperator]
-OTHER_TOKEN = "of-user-other"
 
 
 @pytest.fixture
@@ -163,28 +159,15 @@ def test_return_is_in_the_metrics_once_there_is_one_and_waits_alone_write_no_sta
     running = start()
     lab.apply()
     lab.wait_condition("Progressing", "Starting")
-
-    def beat(waited_s: float, **fields: Any) -> None:
-        usual: dict[str, Any] = {
-            "session": 1,
-            "version": 1,
-            "applied_version": 1,
-            "frames": 64,
-            "batches": 1,
-            "dropped": 0,
-        }
-        usual |= {"mean_return": None, "lag": 0, "waited_s": waited_s, "time_s": time.time()}
-        lab.nats.beats[lab.key] = Heartbeats(learner=LearnerStatus(**usual | fields))
-
     labels = f'{{name="cartpole",namespace="{lab.namespace}"}}'
-    beat(1.0)
+    lab.learner_says(LearnerPhase.RUN, frames=64, waited_s=1.0)
     wait_for(lambda: f"rollfleet_job_frames{labels} 64.0" in running.http("/metrics")[1])
     assert f"rollfleet_job_mean_return{labels}" not in running.http("/metrics")[1]
     before = (lab.get(KIND, "cartpole") or {})["metadata"]["resourceVersion"]
-    beat(9.0)
+    lab.learner_says(LearnerPhase.RUN, frames=64, waited_s=9.0)
     lab.seconds_pass(1.0)  # several looks
     assert (lab.get(KIND, "cartpole") or {})["metadata"]["resourceVersion"] == before
-    beat(9.0, mean_return=21.0, episodes=3)
+    lab.learner_says(LearnerPhase.RUN, frames=64, waited_s=9.0, mean_return=21.0, episodes=3)
     wait_for(lambda: f"rollfleet_job_mean_return{labels} 21.0" in running.http("/metrics")[1])
     assert f"rollfleet_job_learner_waited_seconds{labels} 9.0" in running.http("/metrics")[1]
 
@@ -216,31 +199,17 @@ def test_job_that_is_nested_too_deeply_for_a_decoder_stops_no_other(
     wait_for(lambda: workers() == [4])
 
 
-MUCH: dict[str, Any] = {"delivery": {"maxBytes": "900Gi"}}
-LITTLE: dict[str, Any] = {"delivery": {"maxBytes": "64Mi"}}
-
-
-def test_job_above_the_limit_starts_when_it_asks_for_less(
-    own_lab: Lab, start_operator: Callable[..., RunningOperator]
-) -> None:
-    start_operator(own_lab.namespace, own_lab.nats, max_bytes_per_job=1 << 30)
-    own_lab.apply(**MUCH)
-    refused = own_lab.wait_condition("Degraded", "LimitExceeded")
+def test_job_above_the_limit_gets_nothing_more_until_it_asks_for_less(lab: Lab, start: StartOperator) -> None:
+    start(max_bytes_per_job=1 << 30)
+    lab.apply(delivery={"maxBytes": "900Gi"})
+    refused = lab.wait_condition("Degraded", "LimitExceeded")
     assert "asks for 921600 MiB (`delivery.maxBytes`), and a job may have 1024 MiB" in refused["message"]
-    assert own_lab.runs() == []
-    assert own_lab.key not in own_lab.nats.published
-    own_lab.apply(**LITTLE)
-    own_lab.run()
-    own_lab.wait_condition("Degraded", "AsExpected", "False")
-
-
-def test_running_job_above_the_limit_goes_on_with_what_it_has(
-    own_lab: Lab, start_operator: Callable[..., RunningOperator]
-) -> None:
-    start_operator(own_lab.namespace, own_lab.nats, max_bytes_per_job=1 << 30)
-    own_lab.apply(**LITTLE)
-    uid = own_lab.run()["metadata"]["uid"]
-    own_lab.apply(**MUCH)
-    own_lab.wait_condition("Degraded", "LimitExceeded")
-    assert own_lab.run()["metadata"]["uid"] == uid
-    assert own_lab.nats.published[own_lab.key].spec.delivery.max_bytes == "64Mi"
+    assert lab.runs() == []
+    assert lab.key not in lab.nats.published
+    lab.apply(delivery={"maxBytes": "64Mi"})
+    uid = lab.run()["metadata"]["uid"]
+    lab.wait_condition("Degraded", "AsExpected", "False")
+    lab.apply(delivery={"maxBytes": "900Gi"})
+    lab.wait_condition("Degraded", "LimitExceeded")
+    assert lab.run()["metadata"]["uid"] == uid
+    assert lab.nats.published[lab.key].spec.delivery.max_bytes == "64Mi"

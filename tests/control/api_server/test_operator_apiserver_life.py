@@ -8,8 +8,6 @@ from tests.control.kubernetes import wait_for
 
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.messages import LearnerPhase
-from rollfleet_api.permissions import Role
-from rollfleet_operator import names
 
 pytestmark = pytest.mark.cluster
 EVALUATION: dict[str, Any] = {"every": 10, "workers": 3}
@@ -25,15 +23,6 @@ def crash(code: int, log: str) -> dict[str, Any]:
 def pods(run: dict[str, Any]) -> int:
     assert run["spec"]["completions"] == run["spec"]["parallelism"]
     return int(run["spec"]["parallelism"])
-
-
-def test_scale_subresource_has_what_an_autoscaler_needs(lab: Lab) -> None:
-    lab.apply(workers=2)
-    wait_for(lambda: lab.status().get("selector"))
-    scale: Any = lab.read(KIND, "cartpole", "scale")
-    assert scale["spec"]["replicas"] == 2
-    labels = lab.run()["spec"]["template"]["metadata"]["labels"]
-    assert dict(pair.split("=") for pair in scale["status"]["selector"].split(",")).items() <= labels.items()
 
 
 def test_more_workers_are_published_before_they_start(lab: Lab) -> None:
@@ -136,18 +125,14 @@ def test_failed_job_reports_why_stops_and_is_fixed_by_an_edit(lab: Lab) -> None:
     wait_for(lambda: lab.run("learner")["spec"].get("suspend") is False)
 
 
-def evaluation_runs(lab: Lab) -> list[Any]:
-    return [run for run in lab.all("Job") if run["metadata"]["labels"][names.ROLE] == Role.EVALUATION]
-
-
 def test_edits_of_evaluation_reach_its_workers_alone(lab: Lab) -> None:
     lab.apply()
     workers = lab.run()["metadata"]
     lab.apply(evaluation=EVALUATION)
     first = lab.run("evaluation")["metadata"]["uid"]
     lab.apply(evaluation=EVALUATION | {"episodes": 3})
-    wait_for(lambda: [run for run in evaluation_runs(lab) if run["metadata"]["uid"] != first])
-    wait_for(lambda: len(evaluation_runs(lab)) == 1)
+    wait_for(lambda: [run for run in lab.runs("evaluation") if run["metadata"]["uid"] != first])
+    wait_for(lambda: len(lab.runs("evaluation")) == 1)
     lab.apply()
-    wait_for(lambda: not evaluation_runs(lab))
+    wait_for(lambda: not lab.runs("evaluation"))
     assert lab.run()["metadata"]["uid"] == workers["uid"]
