@@ -6,9 +6,9 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from tests.control.pure.scene import stored_pod
 
 from rollfleet_api.job import KIND
-from rollfleet_api.kubernetes_names import INDEX_LABEL
 from rollfleet_operator import names
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.manifest import Manifest
@@ -25,13 +25,6 @@ def owned(version: int, *, uid: str = "1", **metadata: Any) -> Manifest:
     owner = {"kind": KIND, "name": "cartpole", "uid": "job"}
     base = {"name": "run", "namespace": "lab", "uid": uid, "resourceVersion": str(version), "ownerReferences": [owner]}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {**base, **metadata}}
-
-
-def pod(index: int, *, version: int = 7) -> Manifest:
-    labels = {names.JOB: "cartpole", names.ROLE: "worker"}
-    base = {"name": f"pod-{index}", "namespace": "lab", "uid": f"uid-{index}", "resourceVersion": str(version)}
-    more = {"annotations": {INDEX_LABEL: str(index)}, "creationTimestamp": "2026-01-01T00:00:00Z"}
-    return {"kind": "Pod", "metadata": {**base, **more, "labels": labels}, "spec": {"containers": []}}
 
 
 @pytest.fixture
@@ -69,7 +62,7 @@ def test_of_a_pod_only_what_is_read_is_kept(cache: Cache) -> None:
     tracemalloc.start()
     try:
         for index in range(PODS):
-            cache.put(deepcopy({**pod(index), "spec": template, "status": status}))
+            cache.put(deepcopy({**stored_pod(index), "spec": template, "status": status}))
         kept = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
@@ -80,8 +73,8 @@ def test_of_a_pod_only_what_is_read_is_kept(cache: Cache) -> None:
 
 
 def test_pod_that_lost_its_role_is_no_longer_a_pod_of_the_job(cache: Cache) -> None:
-    cache.put(pod(0))
-    changed = pod(0, version=8)
+    cache.put(stored_pod(0))
+    changed = stored_pod(0, 8)
     del changed["metadata"]["labels"][names.ROLE]
     assert cache.put(changed) == KEY
     assert cache.pods(KEY) == []

@@ -130,9 +130,8 @@ def test_the_crd_has_free_fields() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("path", FIELDS, ids=".".join)
-def test_a_job_of_the_largest_size_costs_little_to_refuse(path: Path, form: str) -> None:
-    manifest, cache = stored(path, FORMS[form](API_SERVER_BYTES)), Cache()
+def test_a_job_of_the_largest_size_costs_little_to_refuse(form: str) -> None:
+    manifest, cache = stored(("template",), FORMS[form](API_SERVER_BYTES)), Cache()  # its size counts, not its field
     assert_cheap(lambda: Cache().put({**manifest}))
     cache.put(manifest)
     kept = cache.job(JOB)

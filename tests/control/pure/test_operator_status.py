@@ -35,15 +35,7 @@ def collecting(scene: Scene, *indices: int) -> Scene:
 
 
 def learner(**fields: Any) -> LearnerStatus:
-    usual: dict[str, Any] = {
-        "session": 1,
-        "version": 9,
-        "applied_version": 8,
-        "frames": 640,
-        "batches": 10,
-        "dropped": 2,
-    }
-    return LearnerStatus(**{**usual, "mean_return": None, "lag": 1, "time_s": NOW_S, **fields})
+    return LearnerStatus(**{"session": 1, "lag": 1, "time_s": NOW_S} | fields)
 
 
 def test_returns_and_waits_are_those_of_the_heartbeats() -> None:
@@ -101,15 +93,13 @@ def test_leaving_worker_does_not_count() -> None:
     assert (now.workers.ready, now.gpus) == (1, 1)
 
 
-def test_counters_are_the_learners() -> None:
-    found = collecting(scene(), 0, 1)
-    now = status(replace(found.with_heartbeats(learner=learner()).snapshot, frames_per_second=123.456))
+def test_counters_are_the_learners_and_stay_when_its_heartbeats_stop() -> None:
+    beat = learner(version=9, applied_version=8, frames=640, batches=10, dropped=2)
+    found = collecting(scene(), 0, 1).with_heartbeats(learner=beat)
+    now = status(replace(found.snapshot, frames_per_second=123.456))
     assert (now.frames, now.frames_per_second, now.published_version, now.applied_version) == (640, 123.5, 9, 8)
     assert (now.batches.delivered, now.batches.dropped) == (10, 2)
-
-
-def test_counters_stay_when_heartbeats_stop() -> None:
-    assert status_of(scene().with_heartbeats(learner=learner()).later(10).with_heartbeats()).frames == 640
+    assert status_of(found.later(10).with_heartbeats()).frames == 640
 
 
 def test_gpus_are_those_of_running_workers() -> None:
@@ -136,15 +126,10 @@ def test_progressing_condition_shows_the_workers_activity(state: WorkerState, re
     assert holds(status_of(found.with_heartbeats(found.beat(0, state=state))), "Progressing") == (True, reason)
 
 
-def test_missing_gpu_is_named() -> None:
-    found = status_of(scene(resources={"gpu": {"count": 9}}).unplaced(0, why=GPU))
-    assert holds(found, "Degraded") == (True, "InsufficientDevices")
-    assert condition(found, "Degraded").message == f"worker 0 waits for a node with 9 nvidia.com/gpu: {GPU}"
-
-
 @pytest.mark.parametrize(
     ("fact", "message", "reason"),
     [
+        ("unplaced", GPU, "InsufficientDevices"),
         ("unplaced", "0/3 nodes are available: 3 Insufficient cpu, 2 Insufficient memory.", "InsufficientResources"),
         ("unplaced", "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity.", "Unschedulable"),
         ("ImagePullBackOff", "no such image", "ImagePullFailed"),
@@ -156,7 +141,7 @@ def test_missing_gpu_is_named() -> None:
     ],
 )
 def test_words_of_the_cluster_become_a_reason(fact: str, message: str, reason: str) -> None:
-    found, problem = scene(), Problem(reason, message) if fact == "problem" else None
+    found, problem = scene(resources={"gpu": {"count": 9}}), Problem(reason, message) if fact == "problem" else None
     if fact == "unplaced":
         found = found.unplaced(0, why=message)
     elif fact == "refused":
