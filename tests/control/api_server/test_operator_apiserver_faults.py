@@ -1,6 +1,5 @@
 """On a real API server: what an operator makes of what went wrong, or happened while it was away."""
 
-import socket
 from collections.abc import Callable
 
 import pytest
@@ -133,15 +132,6 @@ def test_probes_of_an_operator_at_work_succeed(start: StartOperator) -> None:
     running = start()
     wait_for(lambda: running.http("/readyz")[0] == 200)
     assert running.http("/healthz") == (200, "ok")
-
-
-def test_a_connection_without_a_request_does_not_hold_on_to_the_operator(
-    start: StartOperator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rollfleet_ui.server.SILENT_S", 0.2)
-    with socket.create_connection(("127.0.0.1", start().operator.port), timeout=10) as idle:
-        idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")  # and nothing more
-        assert idle.recv(1) == b""
 
 
 def test_metrics_cover_each_job(lab: Lab, start: StartOperator) -> None:

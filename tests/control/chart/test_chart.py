@@ -195,12 +195,6 @@ def test_other_names_in_the_certificate_restart_the_programs_that_read_it(helm: 
     assert pods("nats.example") == pods("nats.example")
 
 
-def test_learners_learn_the_public_address_of_nats(helm: Helm) -> None:
-    shown = helm.render(nats__publicUrl="tls://nats.example:4222").environment()
-    assert shown["ROLLFLEET_NATS_PUBLIC_URL"] == "tls://nats.example:4222"
-    assert "ROLLFLEET_NATS_PUBLIC_URL" not in helm.render().environment()
-
-
 def test_each_installation_with_an_existing_nats_has_an_id(helm: Helm) -> None:
     shown = helm.render(**EXTERNAL)
     (program,) = shown.pod("rollfleet")["initContainers"]
@@ -256,16 +250,18 @@ def test_an_image_may_be_named_by_its_digest(helm: Helm) -> None:
     assert all(image.endswith(f"@{digest}") for image in shown.images())
 
 
-def test_the_operator_may_reach_the_api_server_where_it_is(helm: Helm) -> None:
-    shown = helm.render(networkPolicy__apiServerPorts=[7443])
-    egress = shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"]
-    assert {"ports": [{"port": 7443}]} in egress
-
-
-def test_the_limit_of_storage_reaches_the_operator(helm: Helm) -> None:
-    shown = helm.render(nats__maxBytesPerJob="4Gi", nats__maxConnections=200000)
+def test_values_reach_the_programs(helm: Helm, rendered: Rendered) -> None:
+    shown = helm.render(
+        nats__maxBytesPerJob="4Gi",
+        nats__maxConnections=200000,
+        nats__publicUrl="tls://nats.example:4222",
+        networkPolicy__apiServerPorts=[7443],
+    )
     assert shown.settings().max_bytes_per_job == 4 << 30
     assert "max_connections: 200000\n" in shown.of("ConfigMap")["rollfleet-nats"]["data"]["nats.conf"]
+    assert shown.environment()["ROLLFLEET_NATS_PUBLIC_URL"] == "tls://nats.example:4222"
+    assert "ROLLFLEET_NATS_PUBLIC_URL" not in rendered.environment()
+    assert {"ports": [{"port": 7443}]} in shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"]
 
 
 def test_an_image_registry_is_put_before_every_image(helm: Helm) -> None:

@@ -77,18 +77,15 @@ def test_learner_is_a_pod_with_its_own_credentials() -> None:
     assert secret["secret"]["secretName"] == names.secret("cartpole", Role.LEARNER)
 
 
-def test_learner_is_restarted_without_a_limit_of_kubernetes() -> None:
-    assert learner(learner=LEARNER)["spec"]["backoffLimit"] == 2**31 - 1  # the operator counts restarts in a window
-
-
 def test_learner_without_containers_gets_one() -> None:
     (container,) = learner(learner={"template": {}})["spec"]["template"]["spec"]["containers"]
     assert container["name"] == "learner"
 
 
-def test_disruptions_of_the_learner_cost_no_restart() -> None:
-    actions = [rule["action"] for rule in learner(learner=LEARNER)["spec"]["podFailurePolicy"]["rules"]]
-    assert actions == ["Ignore", "Ignore"]
+def test_restarts_of_the_learner_are_counted_by_the_operator_and_disruptions_cost_none() -> None:
+    spec = learner(learner=LEARNER)["spec"]
+    assert spec["backoffLimit"] == 2**31 - 1
+    assert [rule["action"] for rule in spec["podFailurePolicy"]["rules"]] == ["Ignore", "Ignore"]
 
 
 def test_job_without_a_learner_makes_none() -> None:

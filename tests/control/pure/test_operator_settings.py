@@ -9,10 +9,6 @@ import pytest
 from rollfleet_operator.settings import Settings, SettingsInvalid
 
 
-def test_empty_environment_gives_the_defaults() -> None:
-    assert Settings.read({}) == Settings()
-
-
 def test_settings_are_read_from_the_charts_variables() -> None:
     environ = {
         "ROLLFLEET_WORKER_IMAGE": "worker:3",

@@ -13,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from nats.aio.client import Client
+from nats.errors import Error as NatsError
 from tests.api.job_data import job_data
 
 from rollfleet.nats.embedded_server import find_nats_server
@@ -222,6 +224,13 @@ class Site:
             await guest.client.close()
             if left := guest.client._transport:  # of an attempt that failed
                 left.close()  # type: ignore[no-untyped-call]
+
+    async def refusal(self, job: CollectorJob, role: Role, credentials: bytes) -> str:
+        """Return why the server takes no connection with these credentials."""
+        with pytest.raises((NatsError, TimeoutError)) as refused:
+            async with self.guest(job, role, credentials):
+                pass
+        return str(refused.value)
 
     async def speak(self, job: CollectorJob, role: Role, messages: Mapping[str, Any]) -> None:
         """Say something as a role, and see that it was stored."""

