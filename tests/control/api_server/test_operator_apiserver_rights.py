@@ -125,7 +125,9 @@ def test_every_right_of_the_chart_is_used_and_no_other_is_needed(
 ) -> None:
     namespaces = (own_lab.namespace,) if scope == "Role" else ()
     shown = helm.render(operator__namespaces=list(namespaces))
-    roles = roles_of(shown)[scope]
+    # Its roles for jobs: those for its keys and for its users have other names.
+    name = {"Role": "rollfleet", "ClusterRole": "rollfleet-site"}[scope]
+    roles = [role for role in shown.of(scope).values() if role["metadata"]["name"] == name]
     policy = names.network_policy("other", Role.WORKER)
     with holding(api_server, roles), bounded(api_server, shown, own_lab.namespace):
         log = api_server.folder / AUDIT_LOG
@@ -139,15 +141,6 @@ def test_every_right_of_the_chart_is_used_and_no_other_is_needed(
         wait_for(lambda: own_lab.get("NetworkPolicy", policy) is None)
         second.stop()
     assert used(log.read_text()[began:], own_lab.namespace) == granted(roles)
-
-
-def roles_of(shown: Rendered) -> dict[str, list[Manifest]]:
-    """The chart's roles for the operator's work with jobs, by kind; its keys and its users have others."""
-    ours = {"Role": "rollfleet", "ClusterRole": "rollfleet-site"}
-    return {
-        kind: [role for role in shown.of(kind).values() if role["metadata"]["name"] == name]
-        for kind, name in ours.items()
-    }
 
 
 @contextmanager

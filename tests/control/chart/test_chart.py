@@ -1,8 +1,8 @@
 """What the chart makes of its values."""
 
-import importlib.util
 import json
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -304,15 +304,11 @@ def test_invalid_value_is_refused(helm: Helm, values: dict[str, Any], field: str
 
 
 def test_every_value_is_in_the_table(repository: Path) -> None:
-    program = importlib.util.spec_from_file_location("values_table", repository / "charts/values_table.py")
-    assert program is not None
-    assert program.loader is not None
-    values_table = importlib.util.module_from_spec(program)
-    program.loader.exec_module(values_table)
+    values_table = runpy.run_path(str(repository / "charts/values_table.py"))
     text = (repository / "charts/rollfleet/values.yaml").read_text()
     readme = (repository / "charts/rollfleet/README.md").read_text()
-    assert values_table.written(readme, text) == readme, "run `python charts/values_table.py charts/rollfleet`"
-    paths = {path for path, _ in values_table.described(text)}
+    assert values_table["written"](readme, text) == readme, "run `python charts/values_table.py charts/rollfleet`"
+    paths = {path for path, _ in values_table["described"](text)}
     leaves = {path for path in _leaves(yaml.safe_load(text)) if not any(path[: len(each)] == each for each in paths)}
     assert not leaves, "these have no text"
 

@@ -60,7 +60,6 @@ def test_returns_and_waits_that_are_no_numbers_of_json_are_left_out(value: float
 def test_worker_is_ready_when_it_runs_and_reports() -> None:
     assert status_of(scene().running(0, 1)).workers.ready == 0
     assert status_of(collecting(scene(), 0, 1)).workers.ready == 2
-    assert holds(status_of(collecting(scene(), 0, 1)), "Ready") == (True, "AllWorkersReady")
 
 
 @pytest.mark.parametrize(
@@ -113,17 +112,40 @@ def test_selector_finds_the_workers() -> None:
     assert wanted.items() <= labels.items()
 
 
+def busy(state: WorkerState) -> Scene:
+    found = scene().running(0)
+    return found.with_heartbeats(found.beat(0, state))
+
+
+QUEUED = scene(labels={"kueue.x-k8s.io/queue-name": "gpus"}).suspended()
+SUSPENDED = collecting(scene(), 0, 1).edited(suspend=True)
+ROLLED = collecting(scene(image="a:1"), 0, 1).edited(image="a:2")
+
+
 @pytest.mark.parametrize(
-    ("state", "reason"),
+    ("found", "kind", "holds", "reason"),
     [
-        (WorkerState.COLLECTING, "Collecting"),
-        (WorkerState.WAITING_FOR_WEIGHTS, "WaitingForWeights"),
-        (WorkerState.WAITING_FOR_LEARNER, "WaitingForLearner"),
+        (busy(WorkerState.COLLECTING), "Progressing", True, "Collecting"),
+        (busy(WorkerState.WAITING_FOR_WEIGHTS), "Progressing", True, "WaitingForWeights"),
+        (busy(WorkerState.WAITING_FOR_LEARNER), "Progressing", True, "WaitingForLearner"),
+        (ROLLED, "Progressing", True, "Rolling"),
+        (SUSPENDED, "Progressing", False, "Suspended"),
+        (SUSPENDED, "Ready", False, "Suspended"),
+        (SUSPENDED, "Suspended", True, "Suspended"),
+        (QUEUED, "Progressing", False, "Queued"),
+        (QUEUED, "Suspended", True, "Queued"),
+        (collecting(scene(), 0, 1), "Ready", True, "AllWorkersReady"),
     ],
 )
-def test_progressing_condition_shows_the_workers_activity(state: WorkerState, reason: str) -> None:
-    found = scene().running(0)
-    assert holds(status_of(found.with_heartbeats(found.beat(0, state=state))), "Progressing") == (True, reason)
+def test_condition_has_its_reason(found: Scene, kind: str, holds: bool, reason: str) -> None:
+    now = condition(status_of(found), kind)
+    assert (now.status is ConditionStatus.TRUE, now.reason) == (holds, reason)
+
+
+def test_suspended_job_wants_no_workers_and_old_workers_that_are_leaving_count_no_more() -> None:
+    now = status_of(SUSPENDED)
+    assert (now.phase, now.workers.desired, now.workers.ready) == (Phase.SUSPENDED, 0, 0)
+    assert status_of(ROLLED).workers.ready == 0
 
 
 @pytest.mark.parametrize(
@@ -203,27 +225,6 @@ def test_job_that_cannot_be_reconciled_reports_it_once_and_keeps_its_counters(
     assert condition(now, "Degraded").message == shown
     assert (now.frames, now.observed_generation) == (7, 2)
     assert not_reconciled(now.model_dump(mode="json", by_alias=True), 2, reason, message, NOW_S + 60) is None
-
-
-def test_suspended_job_reports_it_and_wants_no_workers() -> None:
-    found = status_of(collecting(scene(), 0, 1).edited(suspend=True))
-    assert (found.phase, found.workers.desired, found.workers.ready) == (Phase.SUSPENDED, 0, 0)
-    assert holds(found, "Suspended") == (True, "Suspended")
-    assert holds(found, "Ready") == (False, "Suspended")
-    assert holds(found, "Progressing") == (False, "Suspended")
-
-
-def test_job_in_kueues_queue_reports_it() -> None:
-    found = scene(labels={"kueue.x-k8s.io/queue-name": "gpus"})
-    found.run()["spec"]["suspend"] = True
-    assert holds(status_of(found), "Suspended") == (True, "Queued")
-    assert holds(status_of(found), "Progressing") == (False, "Queued")
-
-
-def test_old_workers_that_are_leaving_count_no_more() -> None:
-    rolled = collecting(scene(image="a:1"), 0, 1).edited(image="a:2")
-    assert status_of(rolled).workers.ready == 0
-    assert holds(status_of(rolled), "Progressing") == (True, "Rolling")
 
 
 def test_end_has_a_time_that_stays() -> None:

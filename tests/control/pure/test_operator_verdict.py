@@ -108,22 +108,34 @@ def test_crashes_before_a_failure_do_not_count_again() -> None:
     assert again.later(1).crashed(1, ago_s=0).verdict.stage is Stage.FAILED
 
 
-def test_job_fails_at_once_with_a_worker_that_would_fail_again() -> None:
-    found = scene().crashed(0, code=2, log="no environment `CartPole-v9`", ago_s=5).crashed(1, code=143).ended("Failed")
-    assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, "WorkerFailed")
-    assert "no environment `CartPole-v9`" in found.verdict.message
+CRASHED = scene().crashed(0, code=2, log="no environment `X-v9`").ended("Failed")
 
 
-def test_error_of_a_worker_that_would_fail_again_comes_first() -> None:
-    found = scene().crashed(0, code=2, log="...").ended("Failed")
-    result = found.beat(0, fatal=True, error="env: no environment `X-v9`")
-    assert found.with_heartbeats(result).verdict.message == "worker 0: env: no environment `X-v9`"
-
-
-def test_job_fails_with_its_learner() -> None:
-    found = scene(learner=LEARNER).crashed(role=Role.LEARNER, log="NaN in the loss").ended("Failed", Role.LEARNER)
-    assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, "LearnerFailed")
-    assert "NaN in the loss" in found.verdict.message
+@pytest.mark.parametrize(
+    ("found", "reason", "message"),
+    [
+        (CRASHED, "WorkerFailed", "worker 0 ended with code 2: no environment `X-v9`"),
+        (
+            CRASHED.with_heartbeats(CRASHED.beat(0, fatal=True, error="env: no environment `X-v9`")),
+            "WorkerFailed",
+            "worker 0: env: no environment `X-v9`",
+        ),
+        (
+            scene(learner=LEARNER).crashed(role=Role.LEARNER, log="NaN in the loss").ended("Failed", Role.LEARNER),
+            "LearnerFailed",
+            "the learner ended with code 1: NaN in the loss",
+        ),
+        (
+            scene(resources={"gpu": {"count": 9}}).unplaced(1, why=GPU, age_s=601),
+            "InsufficientDevices",
+            f"worker 1 waits for a node with 9 nvidia.com/gpu: {GPU}",
+        ),
+    ],
+    ids=["a worker that would fail again", "the error that it sent", "the learner", "the deadline of a pod"],
+)
+def test_failure_names_its_cause(found: Scene, reason: str, message: str) -> None:
+    assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, reason)
+    assert message in found.verdict.message
 
 
 @pytest.mark.parametrize(("ago_s", "stage"), [(599, Stage.LIVE), (601, Stage.FAILED)])
@@ -131,12 +143,6 @@ def test_pod_on_a_node_has_the_deadline_again_to_start(ago_s: float, stage: Stag
     before = scene()
     placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": format_time(before.now_s - ago_s)}
     assert before.pod(1, age_s=1190, phase="Pending", conditions=[placed]).verdict.stage is stage
-
-
-def test_deadline_names_what_was_missing() -> None:
-    found = scene(resources={"gpu": {"count": 9}}).unplaced(1, why=GPU, age_s=601).verdict
-    assert found.reason == "InsufficientDevices"
-    assert f"worker 1 waits for a node with 9 nvidia.com/gpu: {GPU}" in found.message
 
 
 def test_pods_that_are_refused_for_too_long_fail_the_job() -> None:
@@ -168,16 +174,12 @@ def test_complete_stays_complete_whatever_is_observed_later() -> None:
     assert found.with_heartbeats().ended("Failed").edited(workers=3).verdict.stage is Stage.COMPLETE
 
 
-def test_failed_stays_failed_until_the_spec_changes() -> None:
+def test_failed_stays_failed_until_the_spec_changes_and_the_failed_run_is_deleted() -> None:
+    # Else a run that is still seen, because the cache lags, would be taken for a new failure.
     failed = scene().crashed(code=2).ended("Failed").later(60)
     assert failed.verdict.stage is Stage.FAILED
-    assert failed.edited(image="mended:2").verdict.stage is Stage.RETRY
-
-
-def test_failure_stays_in_the_status_until_the_failed_run_is_deleted() -> None:
-    # Else a run that is still seen, because the cache lags, would be taken for a new failure.
-    edited = scene().crashed(code=2).ended("Failed").later(60).edited(image="mended:2")
-    assert edited.later(1).verdict.stage is Stage.RETRY
+    edited = failed.edited(image="mended:2")
+    assert (edited.verdict.stage, edited.later(1).verdict.stage) == (Stage.RETRY, Stage.RETRY)
     assert edited.later(1).with_children().verdict.stage is Stage.LIVE
 
 

@@ -11,7 +11,7 @@ from rollfleet_api.streams import subjects_of
 from rollfleet_api.subjects import Subjects
 from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.settings import KEYS, NatsSettings
-from rollfleet_operator.nats.tokens import Kind, Signer, TokenInvalid, read_credentials, read_token
+from rollfleet_operator.nats.tokens import Kind, Signer, read_credentials, read_token
 from rollfleet_operator.nats.trust import new_keys, secret_files, trust_configuration
 from rollfleet_operator.nats.users import issued_at, role_credentials
 from rollfleet_operator.settings import SettingsInvalid
@@ -99,12 +99,6 @@ def test_configuration_of_the_server_contains_no_seed() -> None:
     assert Keys(Signer.from_seed(files["operator.seed"])) == KEYS_A
     assert not {"SO", "SA"} & {word[:2] for word in files["trust.conf"].replace('"', " ").split()}
     assert trust_configuration(KEYS_A, now_s=NOW_S) == files["trust.conf"]
-
-
-def test_a_seed_of_another_kind_is_refused() -> None:
-    for text in ("", "SOX", Signer.of(Kind.USER, b"u" * 32).public):
-        with pytest.raises(TokenInvalid):
-            Signer.from_seed(text)
 
 
 def test_error_of_settings_names_the_missing_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -29,17 +30,11 @@ def lose_everything(nats_server: NatsInJwtMode) -> None:
 
 async def noticed(site: Site, job: CollectorJob) -> None:
     """Wait until the operator has noticed that it hears nothing of the job."""
-    async with asyncio.timeout(10):
-        while await hears(site, job):
-            await blocking(lambda: time.sleep(0.01))
-
-
-async def hears(site: Site, job: CollectorJob) -> bool:
-    try:
-        await site.nats.heartbeats(job)
-    except NatsUnavailable:
-        return False
-    return True
+    with suppress(NatsUnavailable):
+        async with asyncio.timeout(10):
+            while True:
+                await site.nats.heartbeats(job)
+                await blocking(lambda: time.sleep(0.01))
 
 
 async def running(site: Site) -> CollectorJob:
