@@ -128,12 +128,6 @@ def test_counters_wait_for_the_next_interval_and_transitions_do_not(lab: Lab, st
     assert lab.status()["frames"] == 2
 
 
-def test_probes_of_an_operator_at_work_succeed(start: StartOperator) -> None:
-    running = start()
-    wait_for(lambda: running.http("/readyz")[0] == 200)
-    assert running.http("/healthz") == (200, "ok")
-
-
 def test_metrics_cover_each_job(lab: Lab, start: StartOperator) -> None:
     lab.apply(workers=3)
     running = start()

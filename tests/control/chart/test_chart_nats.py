@@ -2,9 +2,7 @@
 
 import asyncio
 import base64
-import re
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,8 +13,8 @@ import pytest
 import yaml
 from tests.api.job_data import job_data
 from tests.control.chart.helm import Helm, Rendered
+from tests.control.wire.jwt_nats import start_nats_server
 
-from rollfleet.nats.embedded_server import find_nats_server
 from rollfleet_api.quantity import parse_bytes
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.errors import NatsUnavailable
@@ -42,16 +40,8 @@ class Nats:
         text = text.replace("/etc/nats-certificate/", f"{folder}/").replace("/data/", f"{folder}/data/")
         text = text.replace("listen: 0.0.0.0:4222", f'listen: 127.0.0.1:-1\nports_file_dir: "{folder}"')
         (folder / "nats.conf").write_text(text.replace("http: 0.0.0.0:8222", "http: 127.0.0.1:-1"))
-        self.folder = folder
-        with (folder / "log").open("w") as log:
-            command = [str(find_nats_server()), "--config", str(folder / "nats.conf")]
-            self.process = subprocess.Popen(command, stderr=log)
-        until = time.monotonic() + 10
-        while not (ready := re.search(r"client connections on (127.0.0.1:\d+)", (folder / "log").read_text())):
-            assert self.process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        self.port = ready[1].rpartition(":")[2]
+        self.process, urls = start_nats_server(folder / "nats.conf")
+        self.port = urls["nats"][0].rpartition(":")[2]
         self.endpoint = Endpoint(url=f"tls://localhost:{self.port}", ca=(folder / "ca.crt").read_bytes())
 
 

@@ -110,19 +110,12 @@ def test_evaluation_workers_are_shown_with_their_pods(stage: Stage) -> None:
     assert (second.restarts, second.has_previous, second.last_error) == (1, True, "boom")
 
 
-def test_rows_of_workers_are_made_once_a_snapshot(stage: Stage, running: Scene) -> None:
+def test_rows_of_workers_are_made_once_and_kept_of_one_job_alone(stage: Stage, running: Scene) -> None:
     stage.see(running)
     rows = stage.job.workers()
     assert stage.job.workers() is rows
-    stage.see(running)
+    worker_rows(replace(running.snapshot))
     assert stage.job.workers() is not rows
-
-
-def test_rows_of_workers_are_kept_of_one_job_alone(running: Scene) -> None:
-    first = running.snapshot
-    kept = worker_rows(first)
-    worker_rows(replace(first))
-    assert worker_rows(first) is not kept
 
 
 def test_a_worker_without_heartbeats_is_silent(stage: Stage, running: Scene) -> None:

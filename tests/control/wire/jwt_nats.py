@@ -112,18 +112,23 @@ class NatsInJwtMode:
             f"max_memory_store: {self._store_bytes}}}\n"
             f"{self._cluster}"
         )
-        command = [str(find_nats_server()), "-c", str(self.folder / "nats.conf")]
-        with (self.folder / "log").open("a") as log:
-            self._process = subprocess.Popen(command, stderr=log)
-        ports = self.folder / f"nats-server_{self._process.pid}.ports"
-        until = time.monotonic() + START_TIMEOUT_S
-        while not (ports.exists() and ports.stat().st_size):
-            assert self._process.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() < until, "nats-server did not come up"
-            time.sleep(0.01)
-        urls = json.loads(ports.read_text())
+        self._process, urls = start_nats_server(self.folder / "nats.conf")
         self._port = int(urls["nats"][0].rpartition(":")[2])
         self.monitoring = urls["monitoring"][0]
+
+
+def start_nats_server(configuration: Path) -> tuple[subprocess.Popen[bytes], dict[str, list[str]]]:
+    """Start a server, and wait for it; return it and where it listens. Its `ports_file_dir` is its folder."""
+    folder = configuration.parent
+    with (folder / "log").open("a") as log:
+        process = subprocess.Popen([str(find_nats_server()), "-c", str(configuration)], stderr=log)
+    ports = folder / f"nats-server_{process.pid}.ports"
+    until = time.monotonic() + START_TIMEOUT_S
+    while not (ports.exists() and ports.stat().st_size):
+        assert process.poll() is None, (folder / "log").read_text()
+        assert time.monotonic() < until, "nats-server did not come up"
+        time.sleep(0.01)
+    return process, json.loads(ports.read_text())
 
 
 def memory_mib(pid: int, line: str = "VmHWM") -> int:

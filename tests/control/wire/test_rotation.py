@@ -3,11 +3,10 @@
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
 
 import pytest
 from tests.control.wire.jwt_nats import Site
+from tests.waiting import wait_until
 
 from rollfleet.nats.link import Link
 from rollfleet_api.address import Address
@@ -23,8 +22,6 @@ from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.rotation import REVOKED_AFTER_S
 
 LIFE_S = 4
-Renew: TypeAlias = Callable[[], object]
-Work: TypeAlias = Callable[[Link, str, Renew], None]
 LONG_S = 3600  # as `Site.credentials` makes them
 
 
@@ -99,50 +96,22 @@ async def test_new_seed_ends_all_earlier_credentials_and_serves_the_jobs_again(s
         await restarted.close()
 
 
-@pytest.fixture
-def with_short_credentials(site: Site) -> Callable[[Work], Awaitable[None]]:
-    """Runs a function in a thread: with a link whose credentials expire soon, a subject, and what renews them."""
+@pytest.mark.parametrize("renewed", ["in time", "late"])  # the operator may have been away for longer
+async def test_worker_continues_after_its_credentials_expired(site: Site, renewed: str) -> None:
+    job = await site.start()
+    file = site.file(site.credentials(job, Role.WORKER, life_s=LIFE_S))
 
-    async def run(use: Work) -> None:
-        job = await site.start()
-        file = site.file(site.credentials(job, Role.WORKER, life_s=LIFE_S))
-
-        def work() -> None:
-            link = Link(Address(url=site.server.url, job=job.key, credentials=file), role=Role.WORKER)
-            try:
-                use(link, subjects_of(job).worker(0), lambda: site.file(site.credentials(job, Role.WORKER)))
-            finally:
-                link.close()
-
-        await asyncio.to_thread(work)
-
-    return run
-
-
-async def test_worker_continues_after_its_first_credentials_expired(
-    with_short_credentials: Callable[[Work], Awaitable[None]],
-) -> None:
-    def work(link: Link, subject: str, renew: Renew) -> None:
+    def work() -> None:
+        link = Link(Address(url=site.server.url, job=job.key, credentials=file), role=Role.WORKER)
         until = time.monotonic() + LIFE_S + 2
-        renew()
-        while time.monotonic() < until:
-            link.call(link.store(subject, b"here"), timeout_s=3)
+        try:
+            if renewed == "late":
+                wait_until(lambda: not link.client.is_connected, LIFE_S + 5)
+            site.file(site.credentials(job, Role.WORKER))
+            link.call(link.store(subjects_of(job).worker(0), b"here"), timeout_s=10)
+            while time.monotonic() < until:
+                link.call(link.store(subjects_of(job).worker(0), b"here"), timeout_s=3)
+        finally:
+            link.close()
 
-    await with_short_credentials(work)
-
-
-async def test_worker_continues_when_expired_credentials_are_renewed(
-    with_short_credentials: Callable[[Work], Awaitable[None]],
-) -> None:
-    """The operator may have been away for longer than they were valid."""
-
-    def work(link: Link, subject: str, renew: Renew) -> None:
-        storing = link.store(subject, b"here")
-        until = time.monotonic() + LIFE_S + 5
-        while link.client.is_connected:
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        renew()
-        link.call(storing, timeout_s=10)
-
-    await with_short_credentials(work)
+    await asyncio.to_thread(work)
