@@ -116,13 +116,9 @@ def test_name_that_is_too_long_is_refused_with_its_limit(lab: Lab) -> None:
     assert "at most 40 characters" in refused(lab, name="x" * 41)
 
 
-def test_mode_is_fixed(lab: Lab) -> None:
+def test_mode_and_storage_are_fixed(lab: Lab) -> None:
     lab.apply(mode="Async")
     assert "delete and recreate the job" in refused(lab, mode="Sync")
-
-
-def test_storage_is_fixed(lab: Lab) -> None:
-    lab.apply()
     assert "NATS cannot move" in refused(lab, delivery={"storage": "Memory"})
 
 

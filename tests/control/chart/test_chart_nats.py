@@ -54,12 +54,6 @@ def nats_server(helm: Helm, tmp_path: Path) -> Iterator[Nats]:
     server.process.wait(10)
 
 
-async def test_the_operator_checks_the_certificate_of_nats(nats_server: Nats) -> None:
-    system = Connection(nats_server.endpoint, own_user(KEYS.system_account()), "test")
-    assert (await system.request("$SYS.REQ.CLAIMS.LIST")).data
-    await system.close()
-
-
 async def test_certificate_of_another_authority_or_name_is_refused(
     nats_server: Nats, helm: Helm, tmp_path: Path
 ) -> None:

@@ -99,7 +99,9 @@ def test_restricted_namespace_admits_every_pod(site: Site, helm: Helm) -> None:
         site.request("POST", f"/api/v1/namespaces/{site.namespace}/pods", query={"dryRun": "All"}, body=body)
 
 
-def test_an_upgrade_leaves_certificate_and_keys_and_an_uninstall_leaves_the_definition_alone(site: Site) -> None:
+def test_an_upgrade_leaves_a_certificate_of_the_same_names_and_keys_and_an_uninstall_leaves_the_definition_alone(
+    site: Site,
+) -> None:
     before = site.names()
     site.helm("install", *adopting(before))
     certificate = site.get("Secret", "rollfleet-nats-tls")["data"]
@@ -113,6 +115,8 @@ def test_an_upgrade_leaves_certificate_and_keys_and_an_uninstall_leaves_the_defi
         assert site.get("Secret", "rollfleet-nats-tls")["data"] == certificate
         assert site.get("Secret", "rollfleet-nats-keys")["data"] == keys
         assert site.get("StatefulSet", "rollfleet-nats")["spec"] == server["spec"], "NATS would be restarted"
+    site.helm("upgrade", "--set=nats.tls.names={nats.example}", *adopting(before))
+    assert site.get("Secret", "rollfleet-nats-tls")["data"] != certificate, "its names have changed"
     site.helm("uninstall")
     assert site.names() - before <= {"CustomResourceDefinition/collectorjobs.rollfleet.dev"}
 
@@ -144,14 +148,6 @@ def test_a_definition_that_another_release_has_left_is_taken_over_and_left_again
 def adopting(before: set[str]) -> list[str]:
     there = "CustomResourceDefinition/collectorjobs.rollfleet.dev" in before
     return ["--set=crds.enabled=false"] if there else []
-
-
-def test_certificate_is_renewed_when_its_names_change(site: Site) -> None:
-    site.helm("install", "--set=crds.enabled=false")
-    before = site.get("Secret", "rollfleet-nats-tls")["data"]
-    site.helm("upgrade", "--set=crds.enabled=false", "--set=nats.tls.names={nats.example}")
-    assert site.get("Secret", "rollfleet-nats-tls")["data"] != before
-    site.helm("uninstall")
 
 
 def test_notes_warn_of_what_is_not_safe(site: Site) -> None:

@@ -40,27 +40,22 @@ def test_the_learner_alone_learns_the_public_address_of_nats() -> None:
     assert base64.b64decode(found[Role.LEARNER][PUBLIC_URL_FILE]) == b"tls://nats.example:4222"
 
 
+def fence(role: Role, **settings: Any) -> Any:
+    return wanted(a_job(), **settings)[Ref("NetworkPolicy", names.network_policy("cartpole", role))]["spec"]
+
+
 def test_workers_may_connect_only_to_name_servers_and_nats() -> None:
-    fence = wanted(a_job())[Ref("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))]["spec"]
-    assert fence["policyTypes"] == ["Ingress", "Egress"]
-    assert "ingress" not in fence
-    assert {port["port"] for rule in fence["egress"] for port in rule["ports"]} == {53, 4222}
-
-
-def test_workers_may_connect_only_to_the_pods_of_nats_where_they_are_known() -> None:
+    found = fence(Role.WORKER)
+    assert found["policyTypes"] == ["Ingress", "Egress"]
+    assert "ingress" not in found
+    assert {port["port"] for rule in found["egress"] for port in rule["ports"]} == {53, 4222}
     nats, dns = {"podSelector": {"matchLabels": {"a": "nats"}}}, {"podSelector": {"matchLabels": {"a": "dns"}}}
-    found = wanted(a_job(), nats_to=(nats,), dns_to=(dns,))
-    fence = found[Ref("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))]["spec"]
-    assert {rule["ports"][0]["port"]: rule["to"] for rule in fence["egress"]} == {53: [dns], 4222: [nats]}
+    pods = fence(Role.WORKER, nats_to=(nats,), dns_to=(dns,))["egress"]
+    assert {rule["ports"][0]["port"]: rule["to"] for rule in pods} == {53: [dns], 4222: [nats]}
 
 
 def test_learner_may_connect_anywhere_and_accepts_no_connections() -> None:
-    fence = wanted(a_job())[Ref("NetworkPolicy", names.network_policy("cartpole", Role.LEARNER))]["spec"]
-    assert fence["policyTypes"] == ["Ingress"]
-
-
-def test_network_policies_can_be_turned_off() -> None:
-    assert not [ref for ref in wanted(a_job(), network_policies=False) if ref.kind == "NetworkPolicy"]
+    assert fence(Role.LEARNER)["policyTypes"] == ["Ingress"]
 
 
 def learner(**spec: Any) -> Any:

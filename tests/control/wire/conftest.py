@@ -14,7 +14,7 @@ from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 async def site(nats_server: NatsInJwtMode, tmp_path: Path) -> AsyncIterator[Site]:
     site = Site(nats_server, tmp_path)
     yield site
-    await site.nats.close()
+    await site.close()
 
 
 @pytest.fixture

@@ -170,7 +170,7 @@ class Site:
 
     def __init__(self, server: NatsInJwtMode, folder: Path) -> None:
         self.server, self._folder = server, folder
-        self.nats = NatsOnServer(server.settings)
+        self.nats, self._others = NatsOnServer(server.settings), list[NatsOnServer]()
 
     @staticmethod
     def job(name: str = "a", *, namespace: str = "default", uid: str = "uid-1", **spec: object) -> CollectorJob:
@@ -184,7 +184,13 @@ class Site:
         return job
 
     def nats_with(self, **settings: Any) -> NatsOnServer:
-        return NatsOnServer(replace(self.server.settings, **settings))
+        """Return the NATS of another operator, which has heard nothing; it is closed after the test."""
+        self._others.append(NatsOnServer(replace(self.server.settings, **settings)))
+        return self._others[-1]
+
+    async def close(self) -> None:
+        for nats in (self.nats, *self._others):
+            await nats.close()
 
     def credentials(self, job: CollectorJob, role: Role, *, life_s: int = 3600, ago_s: int = 0) -> bytes:
         return role_credentials(

@@ -65,9 +65,7 @@ async def test_lost_state_for_restarting_processes_is_restored(nats_server: Nats
 async def test_message_from_before_the_restore_is_kept(nats_server: NatsInJwtMode, site: Site) -> None:
     job = await running(site)
     lose_everything(nats_server)
-    other = site.nats_with()  # of an operator that has heard nothing
-    await other.provision(job)
-    await other.close()
+    await site.nats_with().provision(job)
     newer = replace(CONTROL, round=12)
     await site.speak(job, Role.LEARNER, {subjects_of(job).control: newer})
     await site.nats.provision(job)

@@ -69,9 +69,7 @@ async def test_provisioning_again_changes_nothing(site: Site) -> None:
     async with site.guest(job, Role.WORKER) as worker:
         heard = await worker.client.subscribe(subjects_of(job).spec)
         await worker.flush()
-        other = site.nats_with()  # a restarted operator
-        await other.provision(job)
-        await other.close()
+        await site.nats_with().provision(job)  # a restarted operator
         await site.nats.provision(job)
         await worker.flush()
         assert heard.pending_msgs == 0

@@ -15,7 +15,6 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.times import format_time
 from rollfleet_operator import names
-from rollfleet_operator.nats.server_port import NatsOnServer
 from rollfleet_operator.nats.tokens import SEED_BYTES
 from rollfleet_operator.nats.trust import new_keys, trust_configuration
 from rollfleet_operator.nats_port import JobKey
@@ -85,15 +84,12 @@ async def test_new_seed_ends_all_earlier_credentials_and_serves_the_jobs_again(s
     (server.folder / "trust.conf").write_text(trust_configuration(server.keys, now_s=int(time.time())))
     server.kill()
     server.start_again()
-    restarted = NatsOnServer(server.settings)
-    try:
-        await restarted.provision(job)
-        assert await restarted.provisioned() == {JobKey("default", "a")}
-        async with site.guest(job, Role.WORKER) as guest:
-            await guest.client.jetstream().publish(subjects_of(job).worker(0), b"here")
-        assert await site.refusal(job, Role.WORKER, old)
-    finally:
-        await restarted.close()
+    restarted = site.nats_with()
+    await restarted.provision(job)
+    assert await restarted.provisioned() == {JobKey("default", "a")}
+    async with site.guest(job, Role.WORKER) as guest:
+        await guest.client.jetstream().publish(subjects_of(job).worker(0), b"here")
+    assert await site.refusal(job, Role.WORKER, old)
 
 
 @pytest.mark.parametrize("renewed", ["in time", "late"])  # the operator may have been away for longer

@@ -230,9 +230,8 @@ async def test_no_client_connects_without_credentials(site: Site) -> None:
 
 
 async def test_a_job_stores_no_more_than_its_account_may(site: Site) -> None:
-    nats = site.nats_with(state_bytes=2 << 20)
     job = site.job(delivery={"maxBytes": "1Mi"})
-    await nats.provision(job)
+    await site.nats_with(state_bytes=2 << 20).provision(job)
     async with site.guest(job, Role.LEARNER) as learner:
         stream = learner.client.jetstream()
 
@@ -242,7 +241,6 @@ async def test_a_job_stores_no_more_than_its_account_may(site: Site) -> None:
 
         with pytest.raises(APIError, match="maximum bytes exceeded"):
             await publish_too_much()
-    await nats.close()
 
 
 async def test_a_job_has_no_more_connections_than_its_workers_need(site: Site) -> None:

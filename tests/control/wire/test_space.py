@@ -88,17 +88,14 @@ async def test_restarted_operator_takes_no_space_away(site: Site) -> None:
     job = await site.start(delivery={})
     await send(site, job, range(65))
     await site.nats.grow(job)
-    restarted = site.nats_with()
-    await restarted.provision(job)
-    await restarted.close()
+    await site.nats_with().provision(job)
     assert await reserved(site, job) == (256, 64)
 
 
 async def test_state_at_its_bound_refuses_new_subjects_and_renews_known_ones(site: Site) -> None:
-    nats, job = site.nats_with(state_bytes=64 << 20), site.job(workers=2)
+    job = site.job(workers=2)
     subjects = subjects_of(job)
-    await nats.provision(job)
-    await nats.close()
+    await site.nats_with(state_bytes=64 << 20).provision(job)
     async with site.administrator(subjects) as client:
         await client.jetstream().publish(subjects.control, b"older")
         for number in range(3000):  # more than there may be
