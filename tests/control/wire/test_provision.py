@@ -21,15 +21,12 @@ LEARNER = LearnerStatus(session=1, version=3, applied_version=2, frames=64, batc
 CONTROL = Control(session=1, phase=LearnerPhase.RUN, round=0, version=3)
 
 
-async def stream_names(site: Site, job: CollectorJob) -> set[str | None]:
-    async with site.administrator(subjects_of(job)) as client:
-        return {stream.config.name for stream in await client.jsm().streams_info()}
-
-
 async def test_a_job_gets_its_streams_and_its_spec(site: Site) -> None:
     job = await site.start()
     subjects = subjects_of(job)
-    assert await stream_names(site, job) == {subjects.state_stream, subjects.batches_stream}
+    async with site.administrator(subjects) as client:
+        streams = {stream.config.name for stream in await client.jsm().streams_info()}
+    assert streams == {subjects.state_stream, subjects.batches_stream}
     assert CollectorJob.model_validate_json(await site.stored(job, subjects.spec)) == job
     assert await site.nats.provisioned() == {JobKey("default", "a")}
 

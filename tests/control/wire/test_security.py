@@ -144,13 +144,14 @@ async def test_a_role_of_one_job_writes_nothing_of_another(site: Site, role: Rol
     subjects = subjects_of(theirs)
     targets = [subjects.batch_chunk(0, 1), subjects.control, subjects.weights_of(None).chunk(1, 0), subjects.worker(0)]
     own = subjects_of(ours).lease(0) if role is Role.WORKER else subjects_of(ours).learner
+    read = f"$JS.API.DIRECT.GET.{subjects_of(ours).state_stream}.{subjects_of(ours).control}"
     async with site.guest(ours, role) as us:
         for target in targets:
             await us.client.publish(target, FORGED)
             assert "permissions violation" in await asyncio.wait_for(us.refused.get(), 5)
             # JetStream answers on any subject that a request names, whatever the sender may publish to.
             await us.client.publish(own, FORGED, reply=target)
-            await us.client.publish(direct_get(ours, subjects_of(ours).control), b"", reply=target)
+            await us.client.publish(read, b"", reply=target)
         await us.flush()
     await untouched(site, theirs)
 
@@ -170,10 +171,6 @@ async def untouched(site: Site, job: CollectorJob) -> None:
         }
         batches = await streams.stream_info(subjects.batches_stream, subjects_filter=">")
         assert set(batches.state.subjects or {}) == {subjects.batch_chunk(0, 0)}
-
-
-def direct_get(job: CollectorJob, subject: str) -> str:
-    return f"$JS.API.DIRECT.GET.{subjects_of(job).state_stream}.{subject}"
 
 
 @pytest.mark.parametrize(("role", "most_bytes"), [(Role.WORKER, 64 << 20), (Role.LEARNER, 3 << 30)])
