@@ -123,7 +123,7 @@ def test_pods_of_the_operator_share_a_lease_and_may_write_no_other(helm: Helm) -
     shown = helm.render(operator__replicas=2)
     deployment = shown.of("Deployment")["rollfleet"]["spec"]
     assert (deployment["replicas"], deployment["strategy"]) == (2, {"type": "RollingUpdate"})
-    assert shown.settings().lease == "site/rollfleet"
+    assert (shown.settings().lease, shown.settings().pod) == ("site/rollfleet", "of-the-pod")
     assert list(shown.of("Lease")) == ["rollfleet"]
     (rule,) = shown.of("Role")["rollfleet-leader"]["rules"]
     assert (rule["resources"], rule["resourceNames"], rule["verbs"]) == (["leases"], ["rollfleet"], ["get", "patch"])
@@ -261,7 +261,9 @@ def test_values_reach_the_programs(helm: Helm, rendered: Rendered) -> None:
         nats__maxConnections=200000,
         nats__publicUrl="tls://nats.example:4222",
         networkPolicy__apiServerPorts=[7443],
+        worker__networkPolicies=False,
     )
+    assert shown.settings().network_policies is False
     assert shown.settings().max_bytes_per_job == 4 << 30
     assert "max_connections: 200000\n" in shown.of("ConfigMap")["rollfleet-nats"]["data"]["nats.conf"]
     assert shown.environment()["ROLLFLEET_NATS_PUBLIC_URL"] == "tls://nats.example:4222"
