@@ -105,8 +105,8 @@ class Lab:
     def get(self, kind: str, name: str) -> Manifest | None:
         return self._server.call(self._server.api.get(kind, self.namespace, name))
 
-    def all(self, kind: str, *, fields: str = "") -> list[Manifest]:
-        return self._server.call(self._server.api.list(kind, self.namespace, fields=fields))
+    def all(self, kind: str) -> list[Manifest]:
+        return self._server.call(self._server.api.list(kind, self.namespace))
 
     def versions(self) -> dict[str, str]:
         """The version of each object that the operator has made, by its UID."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -138,7 +139,7 @@ async def test_batch_and_weights_above_the_first_space_arrive_once_the_operator_
     worker = await asyncio.to_thread(NatsWorkerTransport, link, 0)
     policy = torch.nn.Linear(1000, 1000)
     learner = site.address(job, Role.LEARNER)
-    learner_at = {"address": learner.url, "credentials": learner.credentials}
+    learner_at: dict[str, Any] = {"address": learner.url, "credentials": learner.credentials}
     collector = await asyncio.to_thread(rollfleet.connect, job.key, policy, **learner_at)
     try:
         assert (await site.stored(job, subjects_of(job).manifest)) == b""
