@@ -76,8 +76,7 @@ async def test_later_job_of_the_same_name_gets_nothing_of_the_first(nats_server:
     first = await running(site)
     lose_everything(nats_server)
     await noticed(site, first)
-    second = site.job(uid="uid-2", workers=2)
-    await site.nats.provision(second)
+    second = await site.start(uid="uid-2", workers=2)
     assert await site.stored(second, subjects_of(second).control) == b""
     assert not (await site.nats.heartbeats(second)).learner
 

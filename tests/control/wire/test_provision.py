@@ -74,13 +74,11 @@ async def test_provisioning_again_changes_nothing(site: Site) -> None:
 
 
 async def test_job_changes_reach_its_streams_and_workers_stay_connected(site: Site) -> None:
-    before = site.job(workers=1)
-    await site.nats.provision(before)
+    before = await site.start(workers=1)
     async with site.guest(before, Role.WORKER) as worker:
         heard = await worker.client.subscribe(subjects_of(before).spec)
         await worker.flush()
-        after = site.job(workers=40, delivery={"maxBytes": "8Mi"})
-        await site.nats.provision(after)
+        after = await site.start(workers=40, delivery={"maxBytes": "8Mi"})
         assert CollectorJob.model_validate_json((await heard.next_msg(5)).data) == after
         assert worker.client.is_connected
     async with site.administrator(subjects_of(after)) as client:

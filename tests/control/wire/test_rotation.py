@@ -77,8 +77,7 @@ async def test_an_operator_that_renews_late_refuses_the_earlier_credentials_late
 
 
 async def test_new_seed_ends_all_earlier_credentials_and_serves_the_jobs_again(site: Site) -> None:
-    job, server = site.job(), site.server
-    await site.nats.provision(job)
+    job, server = await site.start(), site.server
     old = site.credentials(job, Role.WORKER)
     server.keys = new_keys(os.urandom(SEED_BYTES))
     (server.folder / "trust.conf").write_text(trust_configuration(server.keys, now_s=int(time.time())))

@@ -203,8 +203,7 @@ async def configurations(site: Site, job: CollectorJob) -> dict[str | None, Stre
 
 
 async def test_credentials_of_a_deleted_job_do_not_open_a_later_job_of_its_name(site: Site) -> None:
-    first = site.job(uid="uid-1")
-    await site.nats.provision(first)
+    first = await site.start(uid="uid-1")
     kept = {role: site.credentials(first, role) for role in Role}
     await site.nats.provision(site.job(uid="uid-2"))
     for role in Role:
