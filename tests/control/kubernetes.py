@@ -159,7 +159,10 @@ class ApiServer:
         name, kind = uuid.uuid4().hex, "Role" if namespace and not role else "ClusterRole"
         reference = {"apiGroup": RBAC, "kind": kind, "name": role or name}
         subject = {"apiGroup": RBAC, "kind": "User", "name": user}
-        bodies = {"roles": {"rules": [*rules]}, "rolebindings": {"roleRef": reference, "subjects": [subject]}}
+        bodies: dict[str, Manifest] = {
+            "roles": {"rules": [*rules]},
+            "rolebindings": {"roleRef": reference, "subjects": [subject]},
+        }
         if role:
             del bodies["roles"]
         for plural, body in bodies.items():

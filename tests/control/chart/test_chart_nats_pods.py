@@ -2,6 +2,7 @@
 
 import base64
 import re
+from typing import Any
 
 import pytest
 from tests.control.chart.helm import Helm, Rendered
@@ -47,7 +48,8 @@ def test_servers_of_a_cluster_are_on_different_nodes_unless_the_values_say_where
     helm: Helm, rendered: Rendered, cluster: Rendered
 ) -> None:
     chosen = helm.render(nats__replicas=3, nats__affinity={"nodeAffinity": {}})
-    alone, apart, there = (shown.pod("rollfleet-nats").get("affinity") for shown in (rendered, cluster, chosen))
+    found: Any = [shown.pod("rollfleet-nats").get("affinity") for shown in (rendered, cluster, chosen)]
+    alone, apart, there = found
     (term,) = apart["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "kubernetes.io/hostname"
     assert (alone, there) == (None, {"nodeAffinity": {}})

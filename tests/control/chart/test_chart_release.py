@@ -89,7 +89,7 @@ def test_restricted_namespace_admits_every_pod(site: Site, helm: Helm) -> None:
         site.request("POST", f"/api/v1/namespaces/{site.namespace}/pods", query={"dryRun": "All"}, body=body)
 
 
-def test_an_upgrade_leaves_a_certificate_of_the_same_names_and_keys_and_an_uninstall_leaves_the_definition_alone(
+def test_an_upgrade_keeps_keys_and_a_certificate_of_the_same_names_and_an_uninstall_keeps_the_definition(
     site: Site,
 ) -> None:
     before = site.names()
