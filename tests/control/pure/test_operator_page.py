@@ -24,7 +24,7 @@ from rollfleet_operator.ui.workers import worker_rows
 from rollfleet_ui.model import Happened
 
 KEY = JobKey("lab", "cartpole")
-LEARNER = LearnerStatus(session=1, version=5, frames=640, batches=10, mean_return=21.5, lag=1, time_s=NOW_S - 1)
+LEARNER = LearnerStatus(session=1, version=5, applied_version=4, frames=640, mean_return=21.5, time_s=NOW_S - 1)
 
 
 class Stage:

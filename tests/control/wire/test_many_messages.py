@@ -93,7 +93,7 @@ async def test_messages_of_invented_workers_are_dropped_and_counted(site: Site) 
 
 @pytest.mark.parametrize(
     ("most", "large", "small", "leases"),
-    [(20, 50, 2, True), (200, 300, 40, False)],
+    [(8, 50, 2, True), (200, 300, 40, False)],  # the small one gets what is kept for each job in any case
     ids=["a small job", "another large job"],
 )
 async def test_large_job_takes_no_place_from(
