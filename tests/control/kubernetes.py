@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.ports import free_ports
 from rollfleet_api.crd import crd
 from rollfleet_api.job import KIND
 from rollfleet_operator.api import Api
+from rollfleet_operator.manifest import Manifest
 
 PROGRAMS = ("etcd", "kube-apiserver")
 ABSENT = (
@@ -29,6 +31,7 @@ ABSENT = (
 )
 TOKEN = "secret-of-the-tests"
 OTHER, OTHER_TOKEN = "other", "of-user-other"  # who has the rights that a test gives; what it asks for is written down
+RBAC = "rbac.authorization.k8s.io"
 AUDIT_LOG = "audit.log"
 AUDITED = {
     "apiVersion": "audit.k8s.io/v1",
@@ -146,6 +149,31 @@ class ApiServer:
     def call(self, work: Coroutine[Any, Any, T], timeout_s: float = 30.0) -> T:
         return self.begin(work).result(timeout_s)
 
+    def request(self, method: str, path: str, body: Any = None, **more: Any) -> Manifest:
+        """Send a request as an administrator."""
+        return self.call(self.api._request(method, path, body=body, **more))
+
+    def grant(self, user: str, namespace: str, *rules: Manifest, role: str = "") -> Callable[[], None]:
+        """Let a user do what rules allow, or a ClusterRole, in a namespace (empty: in all); return what revokes it."""
+        base = f"/apis/{RBAC}/v1/" + (f"namespaces/{namespace}/" if namespace else "cluster")
+        name, kind = uuid.uuid4().hex, "Role" if namespace and not role else "ClusterRole"
+        reference = {"apiGroup": RBAC, "kind": kind, "name": role or name}
+        subject = {"apiGroup": RBAC, "kind": "User", "name": user}
+        bodies: dict[str, Manifest] = {
+            "roles": {"rules": [*rules]},
+            "rolebindings": {"roleRef": reference, "subjects": [subject]},
+        }
+        if role:
+            del bodies["roles"]
+        for plural, body in bodies.items():
+            self.request("POST", base + plural, {"metadata": {"name": name}, **body})
+
+        def revoke() -> None:
+            for plural in bodies:
+                self.request("DELETE", f"{base}{plural}/{name}")
+
+        return revoke
+
     def stop(self) -> None:
         self.call(self.api.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -158,7 +186,7 @@ class ApiServer:
 
 def serve_definition(server: ApiServer) -> None:
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    server.call(server.api._request("POST", path, body=dict(crd())))
+    server.request("POST", path, dict(crd()))
     wait_for(lambda: _served(server))
 
 

@@ -5,8 +5,12 @@ from typing import Any
 
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator, quick
-from tests.control.kubernetes import ApiServer
+from tests.control.api_server.operator_program import OperatorProgram, StartProgram
+from tests.control.kubernetes import TOKEN, ApiServer, wait_for
 from tests.control.pure.nats_in_memory import NatsInMemory
+from tests.control.wire.jwt_nats import NatsInJwtMode
+
+START_S = 90.0
 
 
 @pytest.fixture(scope="module")  # some modules start their own
@@ -32,6 +36,32 @@ def start_operator(api_server: ApiServer) -> Iterator[Callable[..., RunningOpera
     yield start
     for running in started:
         running.stop()
+
+
+@pytest.fixture
+def start_program(own_lab: Lab, api_server: ApiServer, nats_server: NatsInJwtMode) -> Iterator[StartProgram]:
+    """Starts the operator's programs for the namespace of `own_lab`, on a real NATS; returns when a probe succeeds."""
+    started: list[OperatorProgram] = []
+
+    def start(pod: str, token: str = TOKEN, *, until: str = "/readyz", **settings: str) -> OperatorProgram:
+        kubeconfig = api_server.kubeconfig(token)
+        started.append(OperatorProgram(pod, own_lab.namespace, kubeconfig, nats_server, settings))
+        wait_for(lambda: started[-1].answers(until), START_S)
+        return started[-1]
+
+    yield start
+    for program in started:
+        program.end()
+
+
+@pytest.fixture
+def labs(api_server: ApiServer) -> Iterator[tuple[Lab, Lab]]:
+    """Two namespaces, on one NATS."""
+    nats = NatsInMemory()
+    pair = Lab(api_server, nats), Lab(api_server, nats)
+    yield pair
+    for lab in pair:
+        lab.clear()
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ class Kueue:
     def request(self, method: str, path: str, body: Any = None, **query: str) -> Any:
         """Send a request as an administrator."""
         content = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        return self._server.call(self._server.api._request(method, path, query=query, body=body, content_type=content))
+        return self._server.request(method, path, body, query=query, content_type=content)
 
     def path(self, plural: str, name: str = "", *, namespace: str = "") -> str:
         within = f"/namespaces/{namespace}" if namespace else ""

@@ -5,7 +5,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,9 +14,10 @@ from tests.api.job_data import SMALLEST, job_data
 from tests.control.kubernetes import ApiServer, wait_for
 from tests.control.pure.nats_in_memory import NatsInMemory
 
-from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.times import format_time
+from rollfleet_operator.api import Api
 from rollfleet_operator.kinds import KINDS
 from rollfleet_operator.manifest import Manifest, overlay
 from rollfleet_operator.nats_port import Heartbeats, JobKey
@@ -24,7 +25,10 @@ from rollfleet_operator.program import Operator
 from rollfleet_operator.settings import Settings
 
 START_S = 60.0
-JSON, MERGE, APPLY = "application/json", "application/merge-patch+json", "application/apply-patch+yaml"
+LEASE = "rollfleet"
+COLLECTS: dict[str, Any] = {"state": WorkerState.COLLECTING, "frames_per_second": 100.0}
+CHILDREN = ("Job", "ServiceAccount", "Secret", "NetworkPolicy")
+MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
 
 
 class RunningOperator:
@@ -79,7 +83,7 @@ class Lab:
     def __init__(self, server: ApiServer, nats: NatsInMemory) -> None:
         self._server, self.nats = server, nats
         self.namespace = f"lab-{uuid.uuid4().hex[:8]}"
-        server.call(server.api._request("POST", "/api/v1/namespaces", body={"metadata": {"name": self.namespace}}))
+        server.request("POST", "/api/v1/namespaces", {"metadata": {"name": self.namespace}})
 
     @property
     def key(self) -> JobKey:
@@ -90,46 +94,56 @@ class Lab:
         """`kubectl apply` of a job, with these fields (in YAML's words) instead of the usual; None takes one away."""
         metadata = {"name": name, "namespace": self.namespace} | ({"labels": labels} if labels else {})
         body = job_data(metadata) | {"spec": overlay(SMALLEST | {"workers": 2}, spec)}
-        how = {"fieldManager": "kubectl", "force": "true"}
-        return self._ask("PATCH", KINDS[KIND].path(self.namespace, name), body, APPLY, query=how)
+        how = {"content_type": APPLY, "query": {"fieldManager": "kubectl", "force": "true"}}
+        return self._server.request("PATCH", KINDS[KIND].path(self.namespace, name), body, **how)
 
-    def _ask(self, method: str, path: str, body: Any = None, content_type: str = JSON, **more: Any) -> Manifest:
-        """Send a request as another client than the operator."""
-        return self._server.call(self._server.api._request(method, path, body=body, content_type=content_type, **more))
+    @property
+    def api(self) -> Api:
+        """What another client than the operator speaks to, in the loop of `on_publish`."""
+        return self._server.api
 
     def get(self, kind: str, name: str) -> Manifest | None:
         return self._server.call(self._server.api.get(kind, self.namespace, name))
 
-    def all(self, kind: str, *, fields: str = "") -> list[Manifest]:
-        return self._server.call(self._server.api.list(kind, self.namespace, fields=fields))
+    def all(self, kind: str) -> list[Manifest]:
+        return self._server.call(self._server.api.list(kind, self.namespace))
+
+    def versions(self) -> dict[str, str]:
+        """The version of each object that the operator has made, by its UID."""
+        made = [each["metadata"] for kind in CHILDREN for each in self.all(kind)]
+        return {each["uid"]: each["resourceVersion"] for each in made}
 
     def patch(self, kind: str, name: str, patch: Manifest, subresource: str = "") -> Manifest:
         """Change an object as another client."""
         path = KINDS[kind].path(self.namespace, name, subresource)
-        return self._ask("PATCH", path, patch, MERGE)
+        return self._server.request("PATCH", path, patch, content_type=MERGE)
 
     def create(self, manifest: Manifest) -> Manifest:
         manifest = overlay(manifest, {"metadata": {"namespace": self.namespace}})
         return self._server.call(self._server.api.create(manifest))
 
+    def share_a_lease(self) -> dict[str, str]:
+        """Create a Lease; return the setting of operators that share it."""
+        self.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}})
+        return {"ROLLFLEET_LEASE": f"{self.namespace}/{LEASE}"}
+
     def delete(self, kind: str, name: str) -> None:
         path, body = KINDS[kind].path(self.namespace, name), {"propagationPolicy": "Background"}
-        self._ask("DELETE", path, body)
+        self._server.request("DELETE", path, body)
 
     def read(self, kind: str, name: str, subresource: str) -> Manifest:
-        return self._ask("GET", KINDS[kind].path(self.namespace, name, subresource))
+        return self._server.request("GET", KINDS[kind].path(self.namespace, name, subresource))
 
     def enforce(self, level: str) -> None:
         """Let the namespace take no pod that is below a level of Pod Security."""
-        labels = {"pod-security.kubernetes.io/enforce": level}
-        path = f"/api/v1/namespaces/{self.namespace}"
-        self._ask("PATCH", path, {"metadata": {"labels": labels}}, MERGE)
+        body = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}}
+        self._server.request("PATCH", f"/api/v1/namespaces/{self.namespace}", body, content_type=MERGE)
 
     def dry_run_pod(self, template: Manifest) -> None:
         """Ask the API server whether it would take such a pod."""
         body = {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"], "metadata": {"name": "try"}}
         path = KINDS["Pod"].path(self.namespace)
-        self._ask("POST", path, body, query={"dryRun": "All"})
+        self._server.request("POST", path, body, query={"dryRun": "All"})
 
     def seconds_pass(self, seconds: float) -> bool:
         """Time in which something might happen that must not."""
@@ -153,59 +167,17 @@ class Lab:
             }
         )
 
-    def workers_say(self, *indices: int) -> None:
-        beats = {
-            index: WorkerStatus(worker=index, incarnation=0, state=WorkerState.COLLECTING, time_s=time.time())
-            for index in indices
-        }
-        self.nats.beats[self.key] = Heartbeats(workers=beats)
-
     @contextmanager
-    def on_publish(self, look: Callable[[CollectorJob, list[Manifest]], None]) -> Iterator[None]:
-        """Call `look` with each published spec and the Kubernetes Jobs at that moment."""
+    def on_publish(self, act: Callable[[CollectorJob], Coroutine[Any, Any, None]]) -> Iterator[None]:
+        """Have this done with each published spec, between the reading and the actions of a reconciliation."""
 
         async def published(job: CollectorJob) -> None:
             if job.metadata.namespace == self.namespace:
-                look(job, await self._server.api.list("Job", self.namespace))
+                await act(job)
 
         self.nats.on_provision = published
         try:
             yield
-        finally:
-            self.nats.on_provision = None
-
-    @contextmanager
-    def replaced_during_reconciliation(self, name: str) -> Iterator[threading.Event]:
-        """Delete and recreate a job, once, between the actions of a reconciliation and its write of the status."""
-        replaced, api = threading.Event(), self._server.api
-
-        async def replace_it(job: CollectorJob) -> None:
-            if (job.metadata.namespace, job.metadata.name) == (self.namespace, name) and not replaced.is_set():
-                await api.delete(KIND, self.namespace, name, str(job.metadata.uid))
-                spec = job.dump()["spec"]
-                created = {"metadata": {"namespace": self.namespace, "name": name}, "spec": spec}
-                await api.create({"apiVersion": API_VERSION, "kind": KIND, **created})
-                replaced.set()
-
-        self.nats.on_provision = replace_it
-        try:
-            yield replaced
-        finally:
-            self.nats.on_provision = None
-
-    @contextmanager
-    def edited_during_reconciliation(self, patch: Manifest) -> Iterator[threading.Event]:
-        """Edit the job, once, between the reading and the actions of a reconciliation."""
-        edited, api = threading.Event(), self._server.api
-
-        async def edit(job: CollectorJob) -> None:
-            if job.metadata.namespace == self.namespace and not edited.is_set():
-                await api.patch(KIND, self.namespace, job.metadata.name, patch)
-                edited.set()
-
-        self.nats.on_provision = edit
-        try:
-            yield edited
         finally:
             self.nats.on_provision = None
 
@@ -219,37 +191,17 @@ class Lab:
 
     def grant_everything(self, user: str) -> Callable[[], None]:
         """Let a user do everything in the namespace, until the returned function is called."""
-        base, name = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}", uuid.uuid4().hex
-        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
-        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
-        body = {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
-        self._ask("POST", f"{base}/rolebindings", body)
-        path = f"{base}/rolebindings/{name}"
-
-        def revoke() -> None:
-            self._ask("DELETE", path)
-
-        return revoke
+        return self._server.grant(user, self.namespace, role="cluster-admin")
 
     def grant(self, user: str, kind: str, *verbs: str, status: bool = False) -> None:
-        group = KINDS[kind].api_version.rpartition("/")[0]
-        plural = KINDS[kind].plural
+        group, plural = KINDS[kind].api_version.rpartition("/")[0], KINDS[kind].plural
         resources = [plural, f"{plural}/status"] if status else [plural]
-        name = uuid.uuid4().hex
-        base = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}"
-        role = {"rules": [{"apiGroups": [group], "resources": resources, "verbs": list(verbs)}]}
-        binding = {
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
-        }
-        for plural_, body in (("roles", role), ("rolebindings", binding)):
-            path = f"{base}/{plural_}"
-            self._ask("POST", path, {"metadata": {"name": name}, **body})
+        self._server.grant(user, self.namespace, {"apiGroups": [group], "resources": resources, "verbs": [*verbs]})
 
     def clear(self) -> None:
         """Leave no job behind: operators of later tests would look at it."""
         path = KINDS[KIND].path(self.namespace)
-        self._ask("DELETE", path, {"propagationPolicy": "Background"})
+        self._server.request("DELETE", path, {"propagationPolicy": "Background"})
 
     def runs(self, role: str = "worker") -> list[Manifest]:
         return [run for run in self.all("Job") if run["metadata"]["labels"].get("rollfleet.dev/role") == role]
@@ -309,11 +261,15 @@ class Lab:
         found = sorted(self.all("Event"), key=lambda event: int(event["metadata"]["resourceVersion"]))
         return [(event["type"], event["reason"]) for event in found]
 
-    def learner_says(self, phase: LearnerPhase, *, frames: int = 0) -> None:
-        """The learner is there, and wants this of its workers."""
-        learner = LearnerStatus(session=1, version=1, applied_version=1, frames=frames, batches=1, time_s=time.time())
-        control = Control(session=1, phase=phase, round=0, version=1)
-        self.nats.beats[self.key] = Heartbeats(learner=learner, control=control)
+    def learner_says(self, phase: LearnerPhase, *, workers: int = 0, later_s: float = 0.0, **learner: Any) -> None:
+        """The learner is there, and wants this of its workers, of which so many collect."""
+        now_s = time.time()
+        beats = [WorkerStatus(worker=index, incarnation=0, time_s=now_s, **COLLECTS) for index in range(workers)]
+        self.nats.beats[self.key] = Heartbeats(
+            workers={each.worker: each for each in beats},
+            learner=LearnerStatus(session=1, version=1, applied_version=1, time_s=now_s + later_s, **learner),
+            control=Control(session=1, phase=phase, round=0, version=1),
+        )
 
     def wait_condition(self, kind: str, reason: str, status: str = "True") -> Manifest:
         def look() -> Manifest | None:

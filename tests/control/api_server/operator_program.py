@@ -4,13 +4,15 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.control.wire.jwt_nats import NatsInJwtMode
 from tests.ports import free_ports
 
 from rollfleet_operator.nats.trust import SEED_FILE
+
+StartProgram = Callable[..., "OperatorProgram"]
 
 
 class OperatorProgram:

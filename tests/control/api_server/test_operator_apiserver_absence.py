@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import gymnasium
 import pytest
 from tests.control.api_server.lab import Lab
-from tests.control.api_server.operator_program import OperatorProgram
-from tests.control.kubernetes import ApiServer, wait_for
+from tests.control.api_server.operator_program import StartProgram
+from tests.control.kubernetes import wait_for
 from tests.control.wire.jwt_nats import NatsInJwtMode
 from tests.job_server import WorkerThread
 
@@ -32,8 +33,6 @@ TOGETHER_S = max(20.0, AWAY_S / 5)  # two operators: each looks at the job every
 START_S = 60.0
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300 + 2 * CREDENTIALS_S)]
-
-StartOperator = Callable[[str], OperatorProgram]
 
 
 class Pods:
@@ -98,30 +97,14 @@ class Pods:
 
 
 @pytest.fixture
-def nats(tmp_path: Path) -> Iterator[NatsInJwtMode]:
-    server = NatsInJwtMode(tmp_path)
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def start(own_lab: Lab, api_server: ApiServer, nats: NatsInJwtMode) -> Iterator[StartOperator]:
+def start(start_program: StartProgram) -> StartProgram:
     """Starts operators that do not know of each other; returns when one is ready."""
-    started: list[OperatorProgram] = []
-
-    def start(pod: str) -> OperatorProgram:
-        settings = {LIFE_S: str(CREDENTIALS_S), "ROLLFLEET_WORKER_IMAGE": "worker:1"}
-        started.append(OperatorProgram(pod, own_lab.namespace, api_server.kubeconfig(), nats, settings))
-        wait_for(lambda: started[-1].answers("/readyz"), START_S)
-        return started[-1]
-
-    yield start
-    for operator in started:
-        operator.end()
+    settings = {LIFE_S: str(CREDENTIALS_S), "ROLLFLEET_WORKER_IMAGE": "worker:1"}
+    return partial(start_program, **settings)
 
 
 @pytest.fixture
-def pods(own_lab: Lab, nats: NatsInJwtMode, start: StartOperator, tmp_path: Path) -> Iterator[Callable[[], Pods]]:
+def pods(own_lab: Lab, nats_server: NatsInJwtMode, tmp_path: Path) -> Iterator[Callable[[], Pods]]:
     """Applies a job, and returns its pods."""
     created: list[Pods] = []
 
@@ -133,7 +116,7 @@ def pods(own_lab: Lab, nats: NatsInJwtMode, start: StartOperator, tmp_path: Path
             delivery={"maxBytes": "16Mi"},
         )
         own_lab.run()
-        created.append(Pods(own_lab, nats, tmp_path))
+        created.append(Pods(own_lab, nats_server, tmp_path))
         return created[-1]
 
     yield create
@@ -143,8 +126,8 @@ def pods(own_lab: Lab, nats: NatsInJwtMode, start: StartOperator, tmp_path: Path
 
 def test_a_job_goes_on_without_an_operator_and_its_credentials_are_renewed_by_the_next(
     own_lab: Lab,
-    nats: NatsInJwtMode,
-    start: StartOperator,
+    nats_server: NatsInJwtMode,
+    start: StartProgram,
     pods: Callable[[], Pods],
 ) -> None:
     first, job = start("first"), pods()
@@ -154,8 +137,8 @@ def test_a_job_goes_on_without_an_operator_and_its_credentials_are_renewed_by_th
         first.end()
         job.mount()  # it may just have renewed them
         mounted_s, before = time.monotonic(), job.secret(Role.WORKER)
-        nats.kill()
-        nats.start_again()
+        nats_server.kill()
+        nats_server.start_again()
         while time.monotonic() < mounted_s + AWAY_S:
             job.collects()
         assert job.secret(Role.WORKER) == before
@@ -170,7 +153,7 @@ def test_a_job_goes_on_without_an_operator_and_its_credentials_are_renewed_by_th
 
 
 def test_a_job_survives_two_operators_that_work_at_the_same_time(
-    own_lab: Lab, start: StartOperator, pods: Callable[[], Pods]
+    own_lab: Lab, start: StartProgram, pods: Callable[[], Pods]
 ) -> None:
     first = start("first")
     second = start("second")

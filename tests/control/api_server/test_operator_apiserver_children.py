@@ -1,14 +1,14 @@
 """On a real API server: what the operator makes, and that it stays as it should be."""
 
 import base64
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.control.api_server.lab import Lab
+from tests.api.job_data import job_data
+from tests.control.api_server.lab import CHILDREN, Lab
 from tests.control.kubernetes import wait_for
 
-from rollfleet_api.job import KIND
+from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.errors import NatsFull
@@ -17,18 +17,13 @@ pytestmark = pytest.mark.cluster
 LEARNER = {"template": {"spec": {"containers": [{"name": "learner", "command": ["python", "train.py"]}]}}}
 
 
-def versions(lab: Lab) -> dict[str, str]:
-    kinds = ("Job", "ServiceAccount", "Secret", "NetworkPolicy")
-    found = {
-        f"{kind}/{each['metadata']['name']}": each["metadata"]["resourceVersion"]
-        for kind in kinds
-        for each in lab.all(kind)
-    }
-    job: Any = lab.get(KIND, "cartpole")  # its version changes when the API server sorts who wrote which field
-    return found | {"generation": str(job["metadata"]["generation"]), "status": str(job.get("status"))}
+def state(lab: Lab) -> tuple[dict[str, str], int, Any]:
+    """The state of a job, without its version: it changes when the API server sorts who wrote which field."""
+    job: Any = lab.get(KIND, "cartpole")
+    return lab.versions(), job["metadata"]["generation"], job.get("status")
 
 
-def test_job_gets_all_it_needs(lab: Lab) -> None:
+def test_job_gets_all_it_needs_and_no_finalizer_or_annotation(lab: Lab) -> None:
     lab.apply(workers=3, learner=LEARNER)
     assert lab.run()["spec"]["completions"] == lab.run()["spec"]["parallelism"] == 3
     assert lab.run("learner")["spec"]["template"]["spec"]["containers"][0]["command"] == ["python", "train.py"]
@@ -38,10 +33,6 @@ def test_job_gets_all_it_needs(lab: Lab) -> None:
         assert secret is not None
         assert role in base64.b64decode(secret["data"]["user.creds"]).decode()
         assert lab.get("NetworkPolicy", names.network_policy("cartpole", role))
-
-
-def test_operator_leaves_no_finalizer_and_no_annotation_on_a_job(lab: Lab) -> None:
-    lab.apply()
     lab.wait_condition("Progressing", "Starting")
     job: Any = lab.get(KIND, "cartpole")
     assert "finalizers" not in job["metadata"]
@@ -93,11 +84,11 @@ def test_drift_is_repaired(lab: Lab) -> None:
 
 def test_unchanged_apply_changes_nothing(lab: Lab) -> None:
     lab.apply()
-    wait_for(lambda: (before := versions(lab)) and lab.seconds_pass(0.5) and before == versions(lab))
-    before = versions(lab)
+    wait_for(lambda: (before := state(lab)) and lab.seconds_pass(0.5) and before == state(lab))
+    before = state(lab)
     lab.apply()
     lab.seconds_pass(1.0)  # several looks
-    assert versions(lab) == before
+    assert state(lab) == before
 
 
 @pytest.mark.parametrize(
@@ -120,7 +111,7 @@ def test_children_of_an_earlier_job_of_the_name_are_waited_for(lab: Lab) -> None
     lab.apply()
     lab.seconds_pass(0.5)
     assert lab.condition("Degraded").get("status") != "True", lab.status()
-    for kind in ("Job", "ServiceAccount", "Secret", "NetworkPolicy"):
+    for kind in CHILDREN:
         for child in lab.all(kind):
             lab.delete(kind, child["metadata"]["name"])
     job: Any = lab.get(KIND, "cartpole")
@@ -130,9 +121,17 @@ def test_children_of_an_earlier_job_of_the_name_are_waited_for(lab: Lab) -> None
 def test_status_of_an_earlier_job_is_not_written_into_a_later_one(lab: Lab) -> None:
     lab.apply()
     wait_for(lambda: lab.status().get("phase"))
-    with lab.replaced_during_reconciliation("cartpole") as replaced:
+    replaced: list[Any] = []
+
+    async def replace(job: CollectorJob) -> None:  # between the actions of a reconciliation and its write of the status
+        if not replaced:
+            await lab.api.delete(KIND, lab.namespace, "cartpole", str(job.metadata.uid))
+            metadata = {"namespace": lab.namespace, "name": "cartpole"}
+            replaced.append(await lab.api.create(job_data(metadata)))
+
+    with lab.on_publish(replace):
         lab.apply(workers=3)
-        wait_for(replaced.is_set)
+        wait_for(lambda: replaced)
         lab.seconds_pass(0.5)
     assert lab.status() == {}  # its own waits until what the earlier one left is gone
 
@@ -160,49 +159,35 @@ def test_missing_source_is_reported_and_waited_for(lab: Lab) -> None:
     wait_for(lambda: [run["metadata"]["name"] for run in lab.runs()] not in ([before], []))
 
 
-def test_template_that_is_refused_leaves_the_workers_alone(lab: Lab) -> None:
-    lab.apply()
-    before = lab.run()["metadata"]["uid"]
-    lab.apply(template={"spec": {"containers": [{"name": "worker", "imagePullPolicy": "Sometimes"}]}})
-    assert "imagePullPolicy" in lab.wait_condition("Degraded", "Invalid")["message"]
-    assert lab.run()["metadata"]["uid"] == before
-    lab.apply()
-    lab.wait_condition("Degraded", "AsExpected", "False")
+REFUSED = {"spec": {"containers": [{"name": "worker", "imagePullPolicy": "Sometimes"}]}}
 
 
-@pytest.fixture
-def stuck(lab: Lab) -> Callable[[str], dict[str, Any]]:
-    """Runs workers, and takes away what their successors need; returns the spec to go on with."""
-
-    def build(why: str) -> dict[str, Any]:
-        spec: dict[str, Any] = {"source": {"configMap": "code"}}
-        lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": ""}})
-        lab.apply(**spec)
-        lab.run()
-        if why == "SourceMissing":
-            lab.delete("ConfigMap", "code")
-        elif why == "TemplateInvalid":
-            spec["template"] = {"spec": {"containers": "worker"}}
-        else:
-            spec["template"] = {"spec": {"containers": [{"name": "worker", "imagePullPolicy": "Sometimes"}]}}
-        lab.apply(**spec)
-        lab.wait_condition("Degraded", why)
-        return spec
-
-    return build
-
-
-@pytest.mark.parametrize("why", ["SourceMissing", "TemplateInvalid", "Invalid"])
-def test_job_that_cannot_be_made_now_is_scaled_suspended_and_rotated(
-    lab: Lab, stuck: Callable[[str], dict[str, Any]], why: str
+@pytest.mark.parametrize(
+    ("template", "reason", "named"),
+    [
+        (None, "SourceMissing", "`code`"),
+        ({"spec": {"containers": "worker"}}, "TemplateInvalid", "containers"),
+        (REFUSED, "Invalid", "imagePullPolicy"),
+    ],
+)
+def test_job_whose_next_workers_cannot_be_made_is_scaled_suspended_and_rotated(
+    lab: Lab, template: Any, reason: str, named: str
 ) -> None:
-    spec = stuck(why)
-    name = names.secret("cartpole", Role.WORKER)
+    spec: dict[str, Any] = {"source": {"configMap": "code"}}
+    lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": ""}})
+    lab.apply(**spec)
+    before, name = lab.run(), names.secret("cartpole", Role.WORKER)
+    if reason == "SourceMissing":
+        lab.delete("ConfigMap", "code")
+    spec |= {"template": template}
+    lab.apply(**spec)
+    assert named in lab.wait_condition("Degraded", reason)["message"]
     secret: Any = lab.get("Secret", name)
     lab.nats.rotation += 1
     wait_for(lambda: (lab.get("Secret", name) or {})["data"] != secret["data"])
     lab.apply(**spec, workers=5)
     wait_for(lambda: lab.run()["spec"]["parallelism"] == 5)
+    assert lab.run()["metadata"]["uid"] == before["metadata"]["uid"]
     lab.apply(**spec, workers=5, suspend=True)
     wait_for(lambda: not lab.runs())
 
@@ -229,17 +214,13 @@ def test_credentials_are_rotated_although_nats_has_no_space_for_an_edit(lab: Lab
     before, name = lab.run(), names.secret("cartpole", Role.WORKER)
     secret: Any = lab.get("Secret", name)
 
-    async def full(job: Any) -> None:
-        if job.metadata.namespace == lab.namespace:
-            raise NatsFull("NATS has no space")
+    async def refuse(_: CollectorJob) -> None:
+        raise NatsFull("NATS has no space")
 
-    lab.nats.on_provision = full
-    try:
+    with lab.on_publish(refuse):
         lab.apply(workers=3, image="a:2", delivery={"maxBytes": "100Gi"})
         lab.wait_condition("Degraded", "NatsFull")
         lab.nats.rotation += 1
         wait_for(lambda: (lab.get("Secret", name) or {})["data"] != secret["data"])
         kept = lab.run()
         assert (kept["metadata"]["uid"], kept["spec"]["parallelism"]) == (before["metadata"]["uid"], 2)
-    finally:
-        lab.nats.on_provision = None

@@ -1,24 +1,19 @@
 """On a real API server: what an operator makes of what went wrong, or happened while it was away."""
 
-import socket
-import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator
-from tests.control.kubernetes import ApiServer, wait_for
+from tests.control.kubernetes import OTHER_TOKEN, ApiServer, wait_for
 
 from rollfleet_api.job import KIND
-from rollfleet_api.messages import LearnerPhase, LearnerStatus
+from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.kinds import KINDS
-from rollfleet_operator.nats_port import Heartbeats
 
 pytestmark = pytest.mark.cluster
 StartOperator = Callable[..., RunningOperator]
-OTHER_TOKEN = "of-user-other"
 
 
 @pytest.fixture
@@ -33,22 +28,17 @@ def start(lab: Lab, start_operator: StartOperator) -> StartOperator:
     return lambda **settings: start_operator(lab.namespace, lab.nats, **settings)
 
 
-def versions(lab: Lab) -> dict[str, str]:
-    kinds = ("Job", "ServiceAccount", "Secret", "NetworkPolicy")
-    return {each["metadata"]["uid"]: each["metadata"]["resourceVersion"] for kind in kinds for each in lab.all(kind)}
-
-
 def test_new_operator_takes_over_and_touches_nothing(lab: Lab, start: StartOperator) -> None:
     lab.apply(learner={"template": {}})
     first = start()
     lab.wait_condition("Progressing", "Starting")
     lab.run("learner")
     first.stop()
-    before = versions(lab)
+    before = lab.versions()
     second = start(worker_image="worker:2")  # as an upgrade brings it
     wait_for(lambda: "rollfleet_reconciliations_total" in second.http("/metrics")[1])
     lab.seconds_pass(0.5)
-    assert versions(lab) == before
+    assert lab.versions() == before
 
 
 def test_changes_during_the_operators_absence_are_caught_up(lab: Lab, start: StartOperator) -> None:
@@ -138,21 +128,6 @@ def test_counters_wait_for_the_next_interval_and_transitions_do_not(lab: Lab, st
     assert lab.status()["frames"] == 2
 
 
-def test_probes_of_an_operator_at_work_succeed(start: StartOperator) -> None:
-    running = start()
-    wait_for(lambda: running.http("/readyz")[0] == 200)
-    assert running.http("/healthz") == (200, "ok")
-
-
-def test_a_connection_without_a_request_does_not_hold_on_to_the_operator(
-    start: StartOperator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rollfleet_ui.server.SILENT_S", 0.2)
-    with socket.create_connection(("127.0.0.1", start().operator.port), timeout=10) as idle:
-        idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")  # and nothing more
-        assert idle.recv(1) == b""
-
-
 def test_metrics_cover_each_job(lab: Lab, start: StartOperator) -> None:
     lab.apply(workers=3)
     running = start()
@@ -168,28 +143,15 @@ def test_return_is_in_the_metrics_once_there_is_one_and_waits_alone_write_no_sta
     running = start()
     lab.apply()
     lab.wait_condition("Progressing", "Starting")
-
-    def beat(waited_s: float, **fields: Any) -> None:
-        usual: dict[str, Any] = {
-            "session": 1,
-            "version": 1,
-            "applied_version": 1,
-            "frames": 64,
-            "batches": 1,
-            "dropped": 0,
-        }
-        usual |= {"mean_return": None, "lag": 0, "waited_s": waited_s, "time_s": time.time()}
-        lab.nats.beats[lab.key] = Heartbeats(learner=LearnerStatus(**usual | fields))
-
     labels = f'{{name="cartpole",namespace="{lab.namespace}"}}'
-    beat(1.0)
+    lab.learner_says(LearnerPhase.RUN, frames=64, waited_s=1.0)
     wait_for(lambda: f"rollfleet_job_frames{labels} 64.0" in running.http("/metrics")[1])
     assert f"rollfleet_job_mean_return{labels}" not in running.http("/metrics")[1]
     before = (lab.get(KIND, "cartpole") or {})["metadata"]["resourceVersion"]
-    beat(9.0)
+    lab.learner_says(LearnerPhase.RUN, frames=64, waited_s=9.0)
     lab.seconds_pass(1.0)  # several looks
     assert (lab.get(KIND, "cartpole") or {})["metadata"]["resourceVersion"] == before
-    beat(9.0, mean_return=21.0, episodes=3)
+    lab.learner_says(LearnerPhase.RUN, frames=64, waited_s=9.0, mean_return=21.0, episodes=3)
     wait_for(lambda: f"rollfleet_job_mean_return{labels} 21.0" in running.http("/metrics")[1])
     assert f"rollfleet_job_learner_waited_seconds{labels} 9.0" in running.http("/metrics")[1]
 
@@ -221,31 +183,17 @@ def test_job_that_is_nested_too_deeply_for_a_decoder_stops_no_other(
     wait_for(lambda: workers() == [4])
 
 
-MUCH: dict[str, Any] = {"delivery": {"maxBytes": "900Gi"}}
-LITTLE: dict[str, Any] = {"delivery": {"maxBytes": "64Mi"}}
-
-
-def test_job_above_the_limit_starts_when_it_asks_for_less(
-    own_lab: Lab, start_operator: Callable[..., RunningOperator]
-) -> None:
-    start_operator(own_lab.namespace, own_lab.nats, max_bytes_per_job=1 << 30)
-    own_lab.apply(**MUCH)
-    refused = own_lab.wait_condition("Degraded", "LimitExceeded")
+def test_job_above_the_limit_gets_nothing_more_until_it_asks_for_less(lab: Lab, start: StartOperator) -> None:
+    start(max_bytes_per_job=1 << 30)
+    lab.apply(delivery={"maxBytes": "900Gi"})
+    refused = lab.wait_condition("Degraded", "LimitExceeded")
     assert "asks for 921600 MiB (`delivery.maxBytes`), and a job may have 1024 MiB" in refused["message"]
-    assert own_lab.runs() == []
-    assert own_lab.key not in own_lab.nats.published
-    own_lab.apply(**LITTLE)
-    own_lab.run()
-    own_lab.wait_condition("Degraded", "AsExpected", "False")
-
-
-def test_running_job_above_the_limit_goes_on_with_what_it_has(
-    own_lab: Lab, start_operator: Callable[..., RunningOperator]
-) -> None:
-    start_operator(own_lab.namespace, own_lab.nats, max_bytes_per_job=1 << 30)
-    own_lab.apply(**LITTLE)
-    uid = own_lab.run()["metadata"]["uid"]
-    own_lab.apply(**MUCH)
-    own_lab.wait_condition("Degraded", "LimitExceeded")
-    assert own_lab.run()["metadata"]["uid"] == uid
-    assert own_lab.nats.published[own_lab.key].spec.delivery.max_bytes == "64Mi"
+    assert lab.runs() == []
+    assert lab.key not in lab.nats.published
+    lab.apply(delivery={"maxBytes": "64Mi"})
+    uid = lab.run()["metadata"]["uid"]
+    lab.wait_condition("Degraded", "AsExpected", "False")
+    lab.apply(delivery={"maxBytes": "900Gi"})
+    lab.wait_condition("Degraded", "LimitExceeded")
+    assert lab.run()["metadata"]["uid"] == uid
+    assert lab.nats.published[lab.key].spec.delivery.max_bytes == "64Mi"

@@ -2,40 +2,24 @@
 
 import json
 import signal
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.control.api_server.lab import Lab
-from tests.control.api_server.operator_program import OperatorProgram
-from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, TOKEN, ApiServer, wait_for
-from tests.control.wire.jwt_nats import NatsInJwtMode
+from tests.control.api_server.operator_program import StartProgram
+from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer, wait_for
 
 from rollfleet_operator.leadership import EXIT_LOST, VALID_S
 
 pytestmark = pytest.mark.cluster
-START_S = 60.0
-EMPTY_LEASE = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "rollfleet"}}
 
 
 @pytest.fixture
-def start(own_lab: Lab, api_server: ApiServer, tmp_path: Path) -> Iterator[Callable[..., OperatorProgram]]:
+def start(own_lab: Lab, start_program: StartProgram) -> StartProgram:
     """Starts operators that share a Lease; returns when a probe succeeds."""
-    nats, started = NatsInJwtMode(tmp_path), list[OperatorProgram]()
-    own_lab.create(EMPTY_LEASE)
-
-    def start(pod: str, token: str = TOKEN, *, until: str = "/readyz") -> OperatorProgram:
-        lease = {"ROLLFLEET_LEASE": f"{own_lab.namespace}/rollfleet"}
-        started.append(OperatorProgram(pod, own_lab.namespace, api_server.kubeconfig(token), nats, lease))
-        wait_for(lambda: started[-1].answers(until), START_S)
-        return started[-1]
-
-    yield start
-    for program in started:
-        program.end()
-    nats.stop()
+    return partial(start_program, **own_lab.share_a_lease())
 
 
 def leads(lab: Lab, pod: str) -> bool:
@@ -56,7 +40,7 @@ def requests_of_other(server: ApiServer, start: int = 0) -> set[tuple[str, str]]
 
 
 def test_the_second_operator_waits_and_takes_over_when_the_first_ends(
-    own_lab: Lab, api_server: ApiServer, start: Callable[..., OperatorProgram]
+    own_lab: Lab, api_server: ApiServer, start: StartProgram
 ) -> None:
     own_lab.grant_everything(OTHER)
     first = start("first")
@@ -72,7 +56,7 @@ def test_the_second_operator_waits_and_takes_over_when_the_first_ends(
     assert image_of_a_new_job(own_lab, "b") == second.image
 
 
-def test_a_waiting_operator_ends_on_sigterm(own_lab: Lab, start: Callable[..., OperatorProgram]) -> None:
+def test_a_waiting_operator_ends_on_sigterm(own_lab: Lab, start: StartProgram) -> None:
     start("first")
     second = start("second")
     second.process.terminate()
@@ -80,27 +64,17 @@ def test_a_waiting_operator_ends_on_sigterm(own_lab: Lab, start: Callable[..., O
     assert leads(own_lab, "first")
 
 
-def test_an_operator_without_its_lease_is_not_ready(own_lab: Lab, start: Callable[..., OperatorProgram]) -> None:
+def test_an_operator_without_its_lease_is_not_ready(own_lab: Lab, start: StartProgram) -> None:
     own_lab.delete("Lease", "rollfleet")
     operator = start("first", until="/healthz")
     assert not operator.answers("/readyz")
-    own_lab.create(EMPTY_LEASE)
+    own_lab.share_a_lease()
     wait_for(lambda: operator.answers("/readyz"))
 
 
 @pytest.mark.slow
-def test_the_second_operator_takes_over_when_the_first_is_killed(
-    own_lab: Lab, start: Callable[..., OperatorProgram]
-) -> None:
-    first, second = start("first"), start("second")
-    first.process.kill()
-    wait_for(lambda: leads(own_lab, "second"))
-    assert image_of_a_new_job(own_lab, "a") == second.image
-
-
-@pytest.mark.slow
 def test_a_stopped_operator_that_continues_writes_nothing_and_ends(
-    own_lab: Lab, api_server: ApiServer, start: Callable[..., OperatorProgram]
+    own_lab: Lab, api_server: ApiServer, start: StartProgram
 ) -> None:
     own_lab.grant_everything(OTHER)
     first, second = start("first", OTHER_TOKEN), start("second")
@@ -116,9 +90,7 @@ def test_a_stopped_operator_that_continues_writes_nothing_and_ends(
 
 
 @pytest.mark.slow
-def test_an_operator_that_could_not_renew_goes_on_if_no_other_took_the_lease(
-    own_lab: Lab, start: Callable[..., OperatorProgram]
-) -> None:
+def test_an_operator_that_could_not_renew_goes_on_if_no_other_took_the_lease(own_lab: Lab, start: StartProgram) -> None:
     operator = start("first")
     operator.process.send_signal(signal.SIGSTOP)
     lease: Any = own_lab.get("Lease", "rollfleet")

@@ -1,11 +1,10 @@
 """On a real API server: an operator of several namespaces, one of which refuses it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from tests.control.api_server.lab import Lab, RunningOperator, quick
-from tests.control.kubernetes import OTHER, OTHER_TOKEN, ApiServer, wait_for
-from tests.control.pure.nats_in_memory import NatsInMemory
+from tests.control.api_server.lab import Lab, RunningOperator
+from tests.control.kubernetes import OTHER, OTHER_TOKEN, wait_for
 
 from rollfleet_operator import watch
 
@@ -13,31 +12,13 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def labs(api_server: ApiServer) -> Iterator[tuple[Lab, Lab]]:
-    """Two namespaces, on one NATS."""
-    nats = NatsInMemory()
-    pair = Lab(api_server, nats), Lab(api_server, nats)
-    yield pair
-    for lab in pair:
-        lab.clear()
-
-
-@pytest.fixture
 def running(
-    api_server: ApiServer, labs: tuple[Lab, Lab], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[], RunningOperator]]:
+    labs: tuple[Lab, Lab], start_operator: Callable[..., RunningOperator], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], RunningOperator]:
     """Starts an operator of both namespaces, with the rights that the test has granted."""
     monkeypatch.setattr(watch, "LAST_RETRY_S", 0.1)
-    namespaces, started = tuple(lab.namespace for lab in labs), []
-
-    def start() -> RunningOperator:
-        settings = quick(namespaces=namespaces, resync_s=0.2)
-        started.append(RunningOperator(api_server, labs[0].nats, settings, token=OTHER_TOKEN))
-        return started[-1]
-
-    yield start
-    for operator in started:
-        operator.stop()
+    settings = {"namespaces": tuple(lab.namespace for lab in labs), "resync_s": 0.2}
+    return lambda: start_operator("", labs[0].nats, token=OTHER_TOKEN, **settings)
 
 
 def refused(operator: RunningOperator, lab: Lab) -> bool:

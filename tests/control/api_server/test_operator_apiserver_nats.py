@@ -8,7 +8,7 @@ import pytest
 from tests.control.api_server.lab import Lab
 from tests.control.kubernetes import wait_for
 
-from rollfleet_api.job import KIND
+from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import jobs_on_nats, names, reconcile, retention
@@ -31,7 +31,11 @@ def test_job_suspended_from_its_start_reserves_no_space_on_nats_until_it_is_resu
     assert lab.key not in lab.nats.published
     assert lab.condition("Degraded")["status"] == "False"
     there: list[Any] = []
-    with lab.on_publish(lambda _, runs: there.append(runs)):
+
+    async def look(_: CollectorJob) -> None:
+        there.append(await lab.api.list("Job", lab.namespace))
+
+    with lab.on_publish(look):
         lab.apply(suspend=False)
         lab.run()
     assert there == [[]], "NATS knows the job before its workers start"

@@ -1,18 +1,15 @@
 """The page of an operator on a real API server: each viewer sees what the viewer's own token allows."""
 
 import urllib.error
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from queue import Queue
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
 from tests.control.api_server.lab import Lab, RunningOperator
-from tests.control.api_server.operator_program import OperatorProgram
+from tests.control.api_server.operator_program import StartProgram
 from tests.control.api_server.viewer import Viewer, account_token, user_of, viewer_of
 from tests.control.kubernetes import OTHER, OTHER_TOKEN, TOKEN, ApiServer, wait_for
-from tests.control.pure.nats_in_memory import NatsInMemory
-from tests.control.wire.jwt_nats import NatsInJwtMode
 from tests.ports import free_ports
 from tests.sdk.cluster.log_server import serving
 from tests.sdk.cluster.namespace import Namespace
@@ -21,28 +18,17 @@ from rollfleet_api.job import KIND
 from rollfleet_operator.ui.guard import VALID_S, ReviewGuard
 
 pytestmark = pytest.mark.cluster
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 JOBS = "/api/v1/jobs"
 
 StartOperator = Callable[..., RunningOperator]
 
 
 @pytest.fixture
-def labs(api_server: ApiServer) -> Iterator[tuple[Lab, Lab]]:
-    """Two namespaces with one NATS, each with a job."""
-    nats = NatsInMemory()
-    labs = Lab(api_server, nats), Lab(api_server, nats)
+def operator(api_server: ApiServer, labs: tuple[Lab, Lab], start_operator: StartOperator) -> RunningOperator:
+    """An operator with a page, for a job in each of two namespaces."""
+    ours, theirs = labs
     for lab in labs:
         lab.apply()
-    yield labs
-    for lab in labs:
-        lab.clear()
-
-
-@pytest.fixture
-def operator(api_server: ApiServer, labs: tuple[Lab, Lab], start_operator: StartOperator) -> RunningOperator:
-    """An operator with a page, for both."""
-    ours, theirs = labs
     running = start_operator(
         ours.namespace, ours.nats, namespaces=(ours.namespace, theirs.namespace), ui_port=free_ports(1)[0]
     )
@@ -134,17 +120,12 @@ def test_the_two_reviews_are_all_that_the_page_needs(
     status, answer = viewer.get(JOBS)
     assert status == 503
     assert "tokenreviews" in answer["error"]
-    binding = {
-        "metadata": {"name": own_lab.namespace},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:auth-delegator"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": OTHER}],
-    }
-    api_server.call(api_server.api._request("POST", f"{RBAC}/clusterrolebindings", body=binding))
+    revoke = api_server.grant(OTHER, "", role="system:auth-delegator")
     try:
         wait_for(lambda: viewer.get(JOBS)[0] == 200)
         wait_for(lambda: viewer.keys() == {key(own_lab)})
     finally:
-        api_server.call(api_server.api._request("DELETE", f"{RBAC}/clusterrolebindings/{own_lab.namespace}"))
+        revoke()
 
 
 @pytest.mark.parametrize("withdrawn", ["right", pytest.param("account", marks=pytest.mark.slow)])  # kept for 10 s
@@ -163,38 +144,27 @@ def test_what_is_withdrawn_ends_on_open_pages_too(api_server: ApiServer, own_lab
     if withdrawn == "right":
         revoke()
     else:
-        path = f"/api/v1/namespaces/{own_lab.namespace}/serviceaccounts/reader"
-        api_server.call(api_server.api._request("DELETE", path))
+        own_lab.delete("ServiceAccount", "reader")
     wait_for(lambda: readable() == set())
 
 
 @pytest.mark.slow
-def test_only_the_operator_that_leads_serves_the_page(api_server: ApiServer, own_lab: Lab, tmp_path: Path) -> None:
-    nats, ports = NatsInJwtMode(tmp_path), free_ports(2)
-    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "rollfleet"}}
-    own_lab.create(lease)
+def test_only_the_operator_that_leads_serves_the_page(own_lab: Lab, start_program: StartProgram) -> None:
+    ports, lease = free_ports(2), own_lab.share_a_lease()
     first, second = (Viewer(port, TOKEN) for port in ports)
-    programs = []
-    try:
-        for pod, port in zip(("first", "second"), ports, strict=True):
-            settings = {"ROLLFLEET_LEASE": f"{own_lab.namespace}/rollfleet", "ROLLFLEET_UI_PORT": str(port)}
-            programs.append(OperatorProgram(pod, own_lab.namespace, api_server.kubeconfig(), nats, settings))
-            wait_for(lambda: programs[-1].answers("/readyz"), 60)
-            wait_for(lambda: listens(first))  # it leads; without the lease it would be ready, too
-        own_lab.apply()
-        wait_for(lambda: first.keys() == {key(own_lab)})
-        with pytest.raises(urllib.error.URLError, match="refused"):
-            second.get(JOBS)
-        programs[0].process.terminate()
-        assert programs[0].process.wait(30) == 0
-        wait_for(lambda: listens(second))
-        wait_for(lambda: second.keys() == {key(own_lab)})
-        moments = second.get(f"{JOBS}/{key(own_lab)}/timeline")[1]
-        assert [each["kind"] for each in moments] == ["Created"]
-    finally:
-        for program in programs:
-            program.end()
-        nats.stop()
+    program = start_program("first", **lease, ROLLFLEET_UI_PORT=str(ports[0]))
+    wait_for(lambda: listens(first))  # it leads; without the lease it would be ready, too
+    start_program("second", **lease, ROLLFLEET_UI_PORT=str(ports[1]))
+    own_lab.apply()
+    wait_for(lambda: first.keys() == {key(own_lab)})
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        second.get(JOBS)
+    program.process.terminate()
+    assert program.process.wait(30) == 0
+    wait_for(lambda: listens(second))
+    wait_for(lambda: second.keys() == {key(own_lab)})
+    moments = second.get(f"{JOBS}/{key(own_lab)}/timeline")[1]
+    assert [each["kind"] for each in moments] == ["Created"]
 
 
 def listens(viewer: Viewer) -> bool:

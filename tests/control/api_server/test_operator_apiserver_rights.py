@@ -3,11 +3,10 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.control.api_server.lab import Lab, RunningOperator, quick
+from tests.control.api_server.lab import Lab, RunningOperator
 from tests.control.chart.helm import Helm, Rendered
 from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer, wait_for
 
@@ -21,7 +20,6 @@ from rollfleet_operator.kinds import KINDS
 from rollfleet_operator.manifest import Manifest, overlay
 
 pytestmark = pytest.mark.cluster
-BASE = "/apis/rbac.authorization.k8s.io/v1"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 POLICIES = {
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
@@ -29,6 +27,7 @@ POLICIES = {
 }
 EVERYTHING = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
 LEARNER: dict[str, Any] = {"template": {}}
+LABELS = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
 
 
 class Right(NamedTuple):
@@ -67,21 +66,12 @@ def used(log: str, namespace: str) -> set[Right]:
 @contextmanager
 def holding(server: ApiServer, roles: list[Manifest]) -> Iterator[None]:
     """The operator has these roles, and only for so long."""
-    created = []
-    for role in roles:
-        plural = f"{role['kind'].lower()}s"
-        place = f"/namespaces/{role['metadata']['namespace']}" if role["kind"] == "Role" else ""
-        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": OTHER}
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": role["kind"], "name": role["metadata"]["name"]}
-        binding = {"metadata": {"name": role["metadata"]["name"]}, "roleRef": reference, "subjects": [subject]}
-        for path, body in ((plural, role), (plural.replace("roles", "rolebindings"), binding)):
-            server.call(server.api._request("POST", f"{BASE}{place}/{path}", body=body))
-            created.append(f"{BASE}{place}/{path}/{role['metadata']['name']}")
+    revokes = [server.grant(OTHER, role["metadata"].get("namespace", ""), *role["rules"]) for role in roles]
     try:
         yield
     finally:
-        for path in created:
-            server.call(server.api._request("DELETE", path))
+        for revoke in revokes:
+            revoke()
 
 
 def live_a_whole_life(lab: Lab) -> None:
@@ -127,45 +117,30 @@ def label(lab: Lab, kind: str, name: str) -> str | None:
 
 @pytest.mark.parametrize("scope", ["Role", "ClusterRole"])
 def test_every_right_of_the_chart_is_used_and_no_other_is_needed(
-    scope: str, own_lab: Lab, api_server: ApiServer, repository: Path
+    scope: str,
+    own_lab: Lab,
+    api_server: ApiServer,
+    helm: Helm,
+    start_operator: Callable[..., RunningOperator],
 ) -> None:
     namespaces = (own_lab.namespace,) if scope == "Role" else ()
-    shown = rendered(repository, operator__namespaces=list(namespaces))
-    roles = roles_of(shown)[scope]
+    shown = helm.render(operator__namespaces=list(namespaces))
+    # Its roles for jobs: those for its keys and for its users have other names.
+    name = {"Role": "rollfleet", "ClusterRole": "rollfleet-site"}[scope]
+    roles = [role for role in shown.of(scope).values() if role["metadata"]["name"] == name]
     policy = names.network_policy("other", Role.WORKER)
     with holding(api_server, roles), bounded(api_server, shown, own_lab.namespace):
         log = api_server.folder / AUDIT_LOG
         began = log.stat().st_size
-        with working(api_server, own_lab, namespaces):
-            live_a_whole_life(own_lab)
-            own_lab.apply("other", suspend=True)
-            wait_for(lambda: own_lab.get("NetworkPolicy", policy))
-        with working(api_server, own_lab, namespaces, network_policies=False):
-            wait_for(lambda: own_lab.get("NetworkPolicy", policy) is None)
+        first = start_operator("", own_lab.nats, token=OTHER_TOKEN, namespaces=namespaces)
+        live_a_whole_life(own_lab)
+        own_lab.apply("other", suspend=True)
+        wait_for(lambda: own_lab.get("NetworkPolicy", policy))
+        first.stop()
+        second = start_operator("", own_lab.nats, token=OTHER_TOKEN, namespaces=namespaces, network_policies=False)
+        wait_for(lambda: own_lab.get("NetworkPolicy", policy) is None)
+        second.stop()
     assert used(log.read_text()[began:], own_lab.namespace) == granted(roles)
-
-
-@contextmanager
-def working(server: ApiServer, lab: Lab, namespaces: tuple[str, ...], **settings: Any) -> Iterator[None]:
-    """An operator is there, with the rights that are held just now."""
-    running = RunningOperator(server, lab.nats, quick(namespaces=namespaces, **settings), token=OTHER_TOKEN)
-    try:
-        yield
-    finally:
-        running.stop()
-
-
-def rendered(repository: Path, **values: object) -> Rendered:
-    return Helm(repository / "charts/rollfleet").render(**values)
-
-
-def roles_of(shown: Rendered) -> dict[str, list[Manifest]]:
-    """The chart's roles for the operator's work with jobs, by kind; its keys and its users have others."""
-    ours = {"Role": "rollfleet", "ClusterRole": "rollfleet-site"}
-    return {
-        kind: [role for role in shown.of(kind).values() if role["metadata"]["name"] == name]
-        for kind, name in ours.items()
-    }
 
 
 @contextmanager
@@ -176,7 +151,7 @@ def bounded(server: ApiServer, shown: Rendered, namespace: str) -> Iterator[None
         text = json.dumps(shown.of(kind)["rollfleet-site"]).replace("system:serviceaccount:site:rollfleet", OTHER)
         text = text.replace("== 'site'", f"== '{namespace}'")  # the release's, with the keys of NATS
         path = f"{ADMISSION}/{plural}"
-        server.call(server.api._request("POST", path, body=json.loads(text)))
+        server.request("POST", path, json.loads(text))
         created.append(f"{path}/rollfleet-site")
     secret = manifest("v1", "Secret", "password")
     try:
@@ -184,7 +159,7 @@ def bounded(server: ApiServer, shown: Rendered, namespace: str) -> Iterator[None
         yield
     finally:
         for path in created:
-            server.call(server.api._request("DELETE", path))
+            server.request("DELETE", path)
         # The API server enforces a deleted policy a moment longer, and the next test makes one of the same name.
         wait_for(lambda: "ValidatingAdmissionPolicy" not in refusal(server, secret, namespace))
 
@@ -207,24 +182,21 @@ def refusal(server: ApiServer, body: Manifest, namespace: str, *, method: str = 
 
 
 def manifest(api_version: str, kind: str, name: str, **fields: Any) -> Manifest:
-    labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
     owner = {"apiVersion": API_VERSION, "kind": KIND, "name": "x", "uid": "1-2-3", "controller": True}
-    metadata = {"name": name, "labels": labels, "ownerReferences": [owner]}
+    metadata = {"name": name, "labels": LABELS, "ownerReferences": [owner]}
     found: Manifest = overlay({"apiVersion": api_version, "kind": kind, "metadata": metadata}, fields)
     return found
 
 
 def run(**fields: Any) -> Manifest:
-    labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
     pod = {"restartPolicy": "Never", "serviceAccountName": "x-rollfleet", "containers": [{"name": "a", "image": "a"}]}
-    spec = {"template": {"metadata": {"labels": labels}, "spec": pod}}
+    spec = {"template": {"metadata": {"labels": LABELS}, "spec": pod}}
     found: Manifest = overlay(manifest("batch/v1", "Job", "x-workers-01234567", spec=spec), fields)
     return found
 
 
 def policy(**fields: Any) -> Manifest:
-    labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
-    spec = {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"]}
+    spec = {"podSelector": {"matchLabels": LABELS}, "policyTypes": ["Ingress"]}
     whole = manifest("networking.k8s.io/v1", "NetworkPolicy", "x-worker-rollfleet", spec=spec)
     found: Manifest = overlay(whole, fields)
     return found
@@ -236,6 +208,7 @@ def report(kind: str) -> Manifest:
 
 
 NO_OWNER: dict[str, Any] = {"metadata": {"ownerReferences": None}}
+ANOTHER = {"apiVersion": "example.com/v1", "kind": "Other", "name": "x", "uid": "4-5-6", "controller": True}
 OWN = {
     "secret": manifest("v1", "Secret", "x-worker-nats", type="rollfleet.dev/nats"),
     "service-account": manifest("v1", "ServiceAccount", "x-rollfleet"),
@@ -269,10 +242,10 @@ FOREIGN = {
 
 
 @pytest.fixture(scope="class")
-def bounds(api_server: ApiServer, repository: Path) -> Iterator[Callable[..., str]]:
+def bounds(api_server: ApiServer, helm: Helm) -> Iterator[Callable[..., str]]:
     """What the policy answers to a user who could do anything else: its refusals are its own."""
-    shown = rendered(repository, admissionPolicy__serviceAccounts=["trainer"])
-    roles = [{"kind": "ClusterRole", "metadata": {"name": "all"}, "rules": [EVERYTHING]}]
+    shown = helm.render(admissionPolicy__serviceAccounts=["trainer"])
+    roles = [{"metadata": {}, "rules": [EVERYTHING]}]
     with holding(api_server, roles), bounded(api_server, shown, "default"):
         yield lambda body, namespace="default", **how: refusal(api_server, body, namespace, **how)
 
@@ -299,8 +272,7 @@ class TestPolicy:
             assert bounds(change, method="PATCH", name="rollfleet-nats-keys") == ""
             assert "ValidatingAdmissionPolicy" in bounds(keys, method="DELETE", name="rollfleet-nats-keys")
         finally:
-            path = KINDS["Secret"].path("default", "rollfleet-nats-keys")
-            api_server.call(api_server.api._request("DELETE", path))
+            api_server.request("DELETE", KINDS["Secret"].path("default", "rollfleet-nats-keys"))
 
     def test_the_policy_admits_service_accounts_that_the_chart_lists(self, bounds: Callable[..., str]) -> None:
         assert bounds(run(spec={"template": {"spec": {"serviceAccountName": "trainer"}}})) == ""
@@ -310,30 +282,24 @@ class TestPolicy:
         assert "ValidatingAdmissionPolicy" in bounds(FOREIGN[name])
 
     def test_the_policy_refuses_pods_and_all_changes_of_them(self, bounds: Callable[..., str], own_lab: Lab) -> None:
-        labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
         spec = {"containers": [{"name": "a", "image": "a"}]}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "labels": labels}, "spec": spec}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "labels": LABELS}, "spec": spec}
         assert "ValidatingAdmissionPolicy" in bounds(pod)
         own_lab.create(pod)
         change = {"kind": "Pod", "metadata": {"finalizers": ["example.com/other"]}}
         assert "ValidatingAdmissionPolicy" in bounds(change, own_lab.namespace, method="PATCH", name="x")
 
-    def test_the_policy_lets_a_foreign_object_alone(self, bounds: Callable[..., str], own_lab: Lab) -> None:
-        own_lab.create(overlay(OWN["secret"], NO_OWNER))
+    @pytest.mark.parametrize("owners", [[], [ANOTHER]], ids=["nobody's", "another controller's"])
+    def test_the_policy_lets_an_object_of_others_alone(
+        self, bounds: Callable[..., str], own_lab: Lab, owners: list[Any]
+    ) -> None:
+        metadata: Any = OWN["secret"]["metadata"]
+        own_lab.create(OWN["secret"] | {"metadata": metadata | {"ownerReferences": owners}})
         theirs = {"namespace": own_lab.namespace, "name": "x-worker-nats"}
-        adopted = {"kind": "Secret", "metadata": OWN["secret"]["metadata"]}
+        owner = metadata["ownerReferences"][0] | {"uid": ANOTHER["uid"]}
+        adopted = {"kind": "Secret", "metadata": metadata | {"ownerReferences": [owner]}}
         assert "ValidatingAdmissionPolicy" in bounds(adopted, method="PATCH", **theirs)
         assert "ValidatingAdmissionPolicy" in bounds({"kind": "Secret"}, method="DELETE", **theirs)
-
-    def test_the_policy_lets_an_object_of_another_controller_alone(
-        self, bounds: Callable[..., str], own_lab: Lab
-    ) -> None:
-        theirs = {"apiVersion": "example.com/v1", "kind": "Other", "name": "x", "uid": "4-5-6", "controller": True}
-        own_lab.create(OWN["secret"] | {"metadata": OWN["secret"]["metadata"] | {"ownerReferences": [theirs]}})
-        owner = OWN["secret"]["metadata"]["ownerReferences"][0] | {"uid": "4-5-6"}
-        adopted = {"kind": "Secret", "metadata": {"ownerReferences": [owner]}}
-        refused = bounds(adopted, own_lab.namespace, method="PATCH", name="x-worker-nats")
-        assert "ValidatingAdmissionPolicy" in refused
 
     def test_the_policy_lets_only_jobs_with_a_time_to_live_be_deleted(
         self, bounds: Callable[..., str], own_lab: Lab

@@ -12,9 +12,9 @@ from tests.control.kubernetes import ApiServer
 def account_token(server: ApiServer, namespace: str, name: str) -> str:
     """The token of a new ServiceAccount without rights, as `kubectl create token` gives it."""
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
-    server.call(server.api._request("POST", accounts, body={"metadata": {"name": name}}))
+    server.request("POST", accounts, {"metadata": {"name": name}})
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    answer = server.call(server.api._request("POST", f"{accounts}/{name}/token", body=body))
+    answer = server.request("POST", f"{accounts}/{name}/token", body)
     return str(answer["status"]["token"])
 
 

@@ -1,8 +1,8 @@
 """What the chart makes of its values."""
 
-import importlib.util
 import json
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,13 @@ def test_the_definition_is_the_one_that_is_generated(repository: Path, rendered:
     assert shown == yaml.safe_load((repository / "crds/collectorjob.yaml").read_text())
 
 
-def test_the_definition_can_be_left_out_or_deleted_with_the_release(helm: Helm) -> None:
-    assert not helm.render(crds__enabled=False).of("CustomResourceDefinition")
+def test_the_definition_and_the_admission_policy_can_be_left_out(helm: Helm) -> None:
+    without = helm.render(crds__enabled=False, admissionPolicy__enabled=False)
+    for kind in ("CustomResourceDefinition", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+        assert not without.of(kind)
+
+
+def test_the_definition_can_be_deleted_with_the_release(helm: Helm) -> None:
     (let_go,) = helm.render(crds__keep=False).of("CustomResourceDefinition").values()
     assert "annotations" not in let_go["metadata"]
 
@@ -118,7 +123,7 @@ def test_pods_of_the_operator_share_a_lease_and_may_write_no_other(helm: Helm) -
     shown = helm.render(operator__replicas=2)
     deployment = shown.of("Deployment")["rollfleet"]["spec"]
     assert (deployment["replicas"], deployment["strategy"]) == (2, {"type": "RollingUpdate"})
-    assert shown.settings().lease == "site/rollfleet"
+    assert (shown.settings().lease, shown.settings().pod) == ("site/rollfleet", "of-the-pod")
     assert list(shown.of("Lease")) == ["rollfleet"]
     (rule,) = shown.of("Role")["rollfleet-leader"]["rules"]
     assert (rule["resources"], rule["resourceNames"], rule["verbs"]) == (["leases"], ["rollfleet"], ["get", "patch"])
@@ -151,12 +156,6 @@ def test_the_admission_policy_bounds_the_operator_alone(variant: Rendered) -> No
     assert writes <= matched
 
 
-def test_the_admission_policy_can_be_left_out(helm: Helm) -> None:
-    shown = helm.render(admissionPolicy__enabled=False)
-    assert not shown.of("ValidatingAdmissionPolicy")
-    assert not shown.of("ValidatingAdmissionPolicyBinding")
-
-
 def test_the_operator_reads_the_charts_variables(variant: Rendered, tmp_path: Path) -> None:
     environ, settings = variant.environment(), variant.settings()
     assert settings.worker_image == "rollfleet-worker:0.1.0.dev0"
@@ -176,12 +175,16 @@ def test_the_operator_reads_the_charts_variables(variant: Rendered, tmp_path: Pa
     assert nats.life_s == 86400
 
 
-def test_existing_nats_is_used_unchanged(helm: Helm) -> None:
-    shown = helm.render(**EXTERNAL)
-    assert not shown.of("StatefulSet")
-    assert not shown.of("Secret")
-    assert shown.environment()["ROLLFLEET_NATS_URL"] == "tls://nats.example:4222"
-    volumes = shown.pod("rollfleet")["volumes"]
+@pytest.fixture(scope="module")
+def existing(helm: Helm) -> Rendered:
+    return helm.render(**EXTERNAL)
+
+
+def test_existing_nats_is_used_unchanged(existing: Rendered) -> None:
+    assert not existing.of("StatefulSet")
+    assert not existing.of("Secret")
+    assert existing.environment()["ROLLFLEET_NATS_URL"] == "tls://nats.example:4222"
+    volumes = existing.pod("rollfleet")["volumes"]
     assert {each["secret"]["secretName"] for each in volumes if "secret" in each} == {"nats-operator"}
 
 
@@ -191,21 +194,15 @@ def test_other_names_in_the_certificate_restart_the_programs_that_read_it(helm: 
         programs = (shown.of("StatefulSet")["rollfleet-nats"], shown.of("Deployment")["rollfleet"])
         return [each["spec"]["template"] for each in programs]
 
-    assert all(one != other for one, other in zip(pods("nats.example"), pods("nats.other"), strict=True))
-    assert pods("nats.example") == pods("nats.example")
+    before = pods("nats.example")
+    assert all(one != other for one, other in zip(before, pods("nats.other"), strict=True))
+    assert before == pods("nats.example")
 
 
-def test_learners_learn_the_public_address_of_nats(helm: Helm) -> None:
-    shown = helm.render(nats__publicUrl="tls://nats.example:4222").environment()
-    assert shown["ROLLFLEET_NATS_PUBLIC_URL"] == "tls://nats.example:4222"
-    assert "ROLLFLEET_NATS_PUBLIC_URL" not in helm.render().environment()
-
-
-def test_each_installation_with_an_existing_nats_has_an_id(helm: Helm) -> None:
-    shown = helm.render(**EXTERNAL)
-    (program,) = shown.pod("rollfleet")["initContainers"]
-    assert program["command"][-2:] == ["rollfleet", shown.environment()["ROLLFLEET_INSTALLATION_FILE"]]
-    (rule,) = shown.of("Role")["rollfleet-installation"]["rules"]
+def test_each_installation_with_an_existing_nats_has_an_id(helm: Helm, existing: Rendered) -> None:
+    (program,) = existing.pod("rollfleet")["initContainers"]
+    assert program["command"][-2:] == ["rollfleet", existing.environment()["ROLLFLEET_INSTALLATION_FILE"]]
+    (rule,) = existing.of("Role")["rollfleet-installation"]["rules"]
     assert rule == {"apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["site"], "verbs": ["get"]}
     named = helm.render(operator__installation="production", **EXTERNAL)
     assert "initContainers" not in named.pod("rollfleet")
@@ -240,38 +237,38 @@ def test_egress_goes_to_the_pods_of_nats_and_to_the_given_name_servers(helm: Hel
     assert policies["rollfleet-nats"]["spec"]["egress"][0]["to"] == dns
 
 
-def test_egress_goes_to_the_given_places_of_an_existing_nats(helm: Helm) -> None:
+def test_egress_goes_to_the_given_places_of_an_existing_nats(helm: Helm, existing: Rendered) -> None:
     place = [{"ipBlock": {"cidr": "10.1.2.3/32"}}]
     shown = helm.render(networkPolicy__natsTo=place, **EXTERNAL)
     assert shown.settings().nats_to == tuple(place)
     assert shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"][-1]["to"] == place
-    anywhere = helm.render(**EXTERNAL)
-    assert anywhere.settings().nats_to == ()
-    assert "to" not in anywhere.of("NetworkPolicy")["rollfleet"]["spec"]["egress"][-1]
+    assert existing.settings().nats_to == ()
+    assert "to" not in existing.of("NetworkPolicy")["rollfleet"]["spec"]["egress"][-1]
 
 
-def test_an_image_may_be_named_by_its_digest(helm: Helm) -> None:
+def test_images_have_the_registry_and_the_digests_of_the_values(helm: Helm) -> None:
     digest = f"sha256:{'0a' * 32}"
-    shown = helm.render(operator__image__digest=digest, worker__image__digest=digest, nats__image__digest=digest)
-    assert all(image.endswith(f"@{digest}") for image in shown.images())
+    digests = {f"{owner}__image__digest": digest for owner in ("operator", "worker", "nats")}
+    for image in helm.render(imageRegistry="registry.example/team/", **digests).images():
+        assert image.startswith("registry.example/team/")
+        assert image.endswith(f"@{digest}")
+        assert "//" not in image
 
 
-def test_the_operator_may_reach_the_api_server_where_it_is(helm: Helm) -> None:
-    shown = helm.render(networkPolicy__apiServerPorts=[7443])
-    egress = shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"]
-    assert {"ports": [{"port": 7443}]} in egress
-
-
-def test_the_limit_of_storage_reaches_the_operator(helm: Helm) -> None:
-    shown = helm.render(nats__maxBytesPerJob="4Gi", nats__maxConnections=200000)
+def test_values_reach_the_programs(helm: Helm, rendered: Rendered) -> None:
+    shown = helm.render(
+        nats__maxBytesPerJob="4Gi",
+        nats__maxConnections=200000,
+        nats__publicUrl="tls://nats.example:4222",
+        networkPolicy__apiServerPorts=[7443],
+        worker__networkPolicies=False,
+    )
+    assert shown.settings().network_policies is False
     assert shown.settings().max_bytes_per_job == 4 << 30
     assert "max_connections: 200000\n" in shown.of("ConfigMap")["rollfleet-nats"]["data"]["nats.conf"]
-
-
-def test_an_image_registry_is_put_before_every_image(helm: Helm) -> None:
-    images = helm.render(imageRegistry="registry.example/team/").images()
-    assert all(image.startswith("registry.example/team/") for image in images)
-    assert not [image for image in images if "//" in image]
+    assert shown.environment()["ROLLFLEET_NATS_PUBLIC_URL"] == "tls://nats.example:4222"
+    assert "ROLLFLEET_NATS_PUBLIC_URL" not in rendered.environment()
+    assert {"ports": [{"port": 7443}]} in shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"]
 
 
 @pytest.mark.parametrize(
@@ -308,15 +305,11 @@ def test_invalid_value_is_refused(helm: Helm, values: dict[str, Any], field: str
 
 
 def test_every_value_is_in_the_table(repository: Path) -> None:
-    program = importlib.util.spec_from_file_location("values_table", repository / "charts/values_table.py")
-    assert program is not None
-    assert program.loader is not None
-    values_table = importlib.util.module_from_spec(program)
-    program.loader.exec_module(values_table)
+    values_table = runpy.run_path(str(repository / "charts/values_table.py"))
     text = (repository / "charts/rollfleet/values.yaml").read_text()
     readme = (repository / "charts/rollfleet/README.md").read_text()
-    assert values_table.written(readme, text) == readme, "run `python charts/values_table.py charts/rollfleet`"
-    paths = {path for path, _ in values_table.described(text)}
+    assert values_table["written"](readme, text) == readme, "run `python charts/values_table.py charts/rollfleet`"
+    paths = {path for path, _ in values_table["described"](text)}
     leaves = {path for path in _leaves(yaml.safe_load(text)) if not any(path[: len(each)] == each for each in paths)}
     assert not leaves, "these have no text"
 
@@ -347,10 +340,7 @@ def test_the_dashboard_uses_existing_metrics(repository: Path) -> None:
     there = set(re.findall(r"^# TYPE (\w+)", exposition, re.MULTILINE))
     there |= {f"{name}_bucket" for name in there}
     dashboard = json.loads((repository / "charts/rollfleet/files/dashboard.json").read_text())
-    asked = {name for panel in dashboard["panels"] for target in panel["targets"] for name in metrics(target["expr"])}
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = {name for query in queries for name in re.findall(r"\brollfleet_\w+", query)}
     assert len(asked) > 10
     assert asked <= there
-
-
-def metrics(expression: str) -> list[str]:
-    return re.findall(r"\brollfleet_\w+", expression)

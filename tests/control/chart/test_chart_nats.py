@@ -2,20 +2,19 @@
 
 import asyncio
 import base64
-import re
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.api.job_data import job_data
 from tests.control.chart.helm import Helm, Rendered
+from tests.control.wire.jwt_nats import start_nats_server
 
-from rollfleet.nats.embedded_server import find_nats_server
 from rollfleet_api.quantity import parse_bytes
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.errors import NatsUnavailable
@@ -41,17 +40,9 @@ class Nats:
         text = text.replace("/etc/nats-certificate/", f"{folder}/").replace("/data/", f"{folder}/data/")
         text = text.replace("listen: 0.0.0.0:4222", f'listen: 127.0.0.1:-1\nports_file_dir: "{folder}"')
         (folder / "nats.conf").write_text(text.replace("http: 0.0.0.0:8222", "http: 127.0.0.1:-1"))
-        self.folder = folder
-        with (folder / "log").open("w") as log:
-            command = [str(find_nats_server()), "--config", str(folder / "nats.conf")]
-            self.process = subprocess.Popen(command, stderr=log)
-        until = time.monotonic() + 10
-        while not (ready := re.search(r"client connections on (127.0.0.1:\d+)", (folder / "log").read_text())):
-            assert self.process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        self.port = ready[1].rpartition(":")[2]
-        self.ca = (folder / "ca.crt").read_bytes()
+        self.process, urls = start_nats_server(folder / "nats.conf")
+        self.port = urls["nats"][0].rpartition(":")[2]
+        self.endpoint = Endpoint(url=f"tls://localhost:{self.port}", ca=(folder / "ca.crt").read_bytes())
 
 
 @pytest.fixture
@@ -63,25 +54,18 @@ def nats_server(helm: Helm, tmp_path: Path) -> Iterator[Nats]:
     server.process.wait(10)
 
 
-async def test_the_operator_checks_the_certificate_of_nats(nats_server: Nats) -> None:
-    server = Endpoint(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
-    system = Connection(server, own_user(KEYS.system_account()), "test")
-    assert (await system.request("$SYS.REQ.CLAIMS.LIST")).data
-    await system.close()
-
-
 async def test_certificate_of_another_authority_or_name_is_refused(
     nats_server: Nats, helm: Helm, tmp_path: Path
 ) -> None:
     other = base64.b64decode(helm.render().of("Secret")["rollfleet-nats-tls"]["data"]["ca.crt"])
-    for url, ca in (("localhost", other), ("127.0.0.1", nats_server.ca)):
-        server = Endpoint(url=f"tls://{url}:{nats_server.port}", ca=ca)
+    address = f"tls://127.0.0.1:{nats_server.port}"
+    for server in (replace(nats_server.endpoint, ca=other), replace(nats_server.endpoint, url=address)):
         with pytest.raises(NatsUnavailable, match=r"(?i)certificate"):
             await Connection(server, own_user(KEYS.system_account()), "test").client()
 
 
-async def test_the_certificate_passes_the_strict_checks_of_newer_pythons(nats_server: Nats) -> None:
-    context = ssl.create_default_context(cadata=nats_server.ca.decode())
+async def test_the_certificate_passes_the_strict_checks_of_newer_pythons(nats_server: Nats, tmp_path: Path) -> None:
+    context = ssl.create_default_context(cafile=tmp_path / "ca.crt")
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     reader, writer = await asyncio.open_connection("127.0.0.1", int(nats_server.port))
     assert (await reader.readline()).startswith(b"INFO")
@@ -96,8 +80,7 @@ async def test_small_job_fits_in_either_storage(nats_server: Nats, helm: Helm, s
     values = yaml.safe_load((repository / "charts/rollfleet/values.yaml").read_text())
     state_bytes = parse_bytes(values["nats"]["stateBytes"])
     job = parse_job(job_data({"uid": "uid-1"}, delivery={"storage": storage, "maxBytes": "256Mi"}))
-    server = Endpoint(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
-    nats = NatsOnServer(NatsSettings(endpoint=server, keys=KEYS, state_bytes=state_bytes))
+    nats = NatsOnServer(NatsSettings(endpoint=nats_server.endpoint, keys=KEYS, state_bytes=state_bytes))
     await nats.provision(job)
     await nats.close()
 
@@ -115,5 +98,4 @@ def test_nats_takes_the_interval_of_its_disk_and_further_options(helm: Helm, tmp
 
 
 def test_client_without_credentials_is_refused_which_helm_test_expects(nats_server: Nats) -> None:
-    server = Endpoint(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
-    assert "Authorization" in asyncio.run(refusal(server))
+    assert "Authorization" in asyncio.run(refusal(nats_server.endpoint))

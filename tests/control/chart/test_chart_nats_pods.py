@@ -16,49 +16,53 @@ def test_the_server_gets_no_seed(rendered: Rendered) -> None:
     assert "data" not in rendered.of("Secret")["rollfleet-nats-keys"], "keys are never Helm's to write"
 
 
-def test_servers_of_a_cluster_find_each_other_and_nobody_else_joins(helm: Helm) -> None:
-    shown = helm.render(nats__replicas=3, nats__routesPassword="secretOfTheServers")
-    server = shown.of("StatefulSet")["rollfleet-nats"]["spec"]
+@pytest.fixture(scope="module")
+def cluster(helm: Helm) -> Rendered:
+    return helm.render(nats__replicas=3, nats__routesPassword="secretOfTheServers")
+
+
+def test_servers_of_a_cluster_find_each_other_and_nobody_else_joins(cluster: Rendered) -> None:
+    server = cluster.of("StatefulSet")["rollfleet-nats"]["spec"]
     assert (server["replicas"], server["podManagementPolicy"]) == (3, "Parallel")
-    data = shown.of("Secret")["rollfleet-nats-routes"]["data"]
+    data = cluster.of("Secret")["rollfleet-nats-routes"]["data"]
     routes = base64.b64decode(data["routes.conf"]).decode()
     hosts = [f"rollfleet-nats-{index}.rollfleet-nats-pods.site.svc" for index in range(3)]
     assert re.findall(r'"nats://routes:secretOfTheServers@(\S+):6222"', routes) == hosts
     assert "authorization {user: routes, password: secretOfTheServers," in routes
     assert "ca_file" in routes, "each server checks the other's certificate"
-    names = shown.of("Secret")["rollfleet-nats-tls"]["metadata"]["annotations"]["rollfleet.dev/names"]
+    names = cluster.of("Secret")["rollfleet-nats-tls"]["metadata"]["annotations"]["rollfleet.dev/names"]
     assert "*.rollfleet-nats-pods.site.svc" in names.split(",")
-    (pods,) = (each["spec"] for name, each in shown.of("Service").items() if name == "rollfleet-nats-pods")
+    (pods,) = (each["spec"] for name, each in cluster.of("Service").items() if name == "rollfleet-nats-pods")
     assert {port["port"] for port in pods["ports"]} == {4222, 6222}
-    assert 6222 not in {port["port"] for port in shown.of("Service")["rollfleet-nats"]["spec"]["ports"]}
-    (cluster,) = (
+    assert 6222 not in {port["port"] for port in cluster.of("Service")["rollfleet-nats"]["spec"]["ports"]}
+    (among,) = (
         rule
-        for rule in shown.of("NetworkPolicy")["rollfleet-nats"]["spec"]["ingress"]
+        for rule in cluster.of("NetworkPolicy")["rollfleet-nats"]["spec"]["ingress"]
         if rule["ports"] == [{"port": "cluster"}]
     )
-    (peer,) = cluster["from"]
+    (peer,) = among["from"]
     assert peer["podSelector"]["matchLabels"] == server["selector"]["matchLabels"]
 
 
-def test_servers_of_a_cluster_are_on_different_nodes_unless_the_values_say_where(helm: Helm) -> None:
-    def affinity(**values: object) -> Any:
-        return helm.render(**values).pod("rollfleet-nats").get("affinity")
-
-    (term,) = affinity(nats__replicas=3)["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+def test_servers_of_a_cluster_are_on_different_nodes_unless_the_values_say_where(
+    helm: Helm, rendered: Rendered, cluster: Rendered
+) -> None:
+    chosen = helm.render(nats__replicas=3, nats__affinity={"nodeAffinity": {}})
+    found: Any = [shown.pod("rollfleet-nats").get("affinity") for shown in (rendered, cluster, chosen)]
+    alone, apart, there = found
+    (term,) = apart["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "kubernetes.io/hostname"
-    assert affinity() is None
-    assert affinity(nats__replicas=3, nats__affinity={"nodeAffinity": {}}) == {"nodeAffinity": {}}
+    assert (alone, there) == (None, {"nodeAffinity": {}})
 
 
-def test_a_server_of_a_cluster_leaves_in_lame_duck_mode(helm: Helm) -> None:
-    shown = helm.render(nats__replicas=3)
-    pod = shown.pod("rollfleet-nats")
+def test_a_server_of_a_cluster_leaves_in_lame_duck_mode(cluster: Rendered) -> None:
+    pod = cluster.pod("rollfleet-nats")
     (container,) = pod["containers"]
     assert container["lifecycle"]["preStop"]["exec"]["command"] == ["nats-server", "--signal", "ldm=1"]
-    config = shown.of("ConfigMap")["rollfleet-nats"]["data"]["nats.conf"]
+    config = cluster.of("ConfigMap")["rollfleet-nats"]["data"]["nats.conf"]
     (duration,) = re.findall(r"lame_duck_duration: (\d+)s", config)
     assert pod["terminationGracePeriodSeconds"] > int(duration)
-    (budget,) = (each["spec"] for name, each in shown.of("PodDisruptionBudget").items() if name == "rollfleet-nats")
+    (budget,) = (each["spec"] for name, each in cluster.of("PodDisruptionBudget").items() if name == "rollfleet-nats")
     assert budget["maxUnavailable"] == 1
 
 

@@ -7,10 +7,12 @@ from typing import Any
 from tests.api.job_data import SMALLEST, job_data
 
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.kubernetes_names import INDEX_LABEL
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.times import format_time
 from rollfleet_api.validation import parse_job
+from rollfleet_operator import names
 from rollfleet_operator.desired import access_objects, runs
 from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
 from rollfleet_operator.nats_port import Endpoint, Heartbeats
@@ -94,7 +96,7 @@ class Scene:
                 "uid": f"pod-{len(self.pods)}",
                 "resourceVersion": "7",
                 "labels": run["spec"]["template"]["metadata"]["labels"],
-                "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
+                "annotations": {INDEX_LABEL: str(index)},
                 "ownerReferences": [{"kind": "Job", "uid": run["metadata"]["uid"]}],
                 "creationTimestamp": format_time(self.now_s - age_s),
             },
@@ -181,6 +183,20 @@ class Scene:
 def scene(**spec: Any) -> Scene:
     """Return a scene in which all children of a job with this spec were created."""
     return Scene(a_job(**spec)).with_children()
+
+
+def stored_pod(index: int, version: int = 7) -> Manifest:
+    """Return the pod of a worker as the API server stores it, on a node with the name of its version."""
+    metadata = {
+        "name": f"cartpole-{index}",
+        "namespace": "lab",
+        "uid": f"uid-{index}",
+        "resourceVersion": str(version),
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "labels": {names.JOB: "cartpole", names.ROLE: "worker"},
+        "annotations": {INDEX_LABEL: str(index)},
+    }
+    return {"kind": "Pod", "metadata": metadata, "spec": {"containers": [], "nodeName": str(version)}}
 
 
 def _stored(manifest: Manifest) -> Manifest:

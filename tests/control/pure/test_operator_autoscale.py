@@ -1,6 +1,6 @@
 """How many workers a job gets, seen over virtual hours: fast and slow learners, and what stands in the way."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -90,28 +90,20 @@ class World:
 
     def _heard(self) -> Heartbeats:
         speed = self.speed * (1 + self.random.uniform(-self.noise, self.noise))
-        beats = {
-            index: WorkerStatus(
-                worker=index,
-                incarnation=0,
-                state=WorkerState.COLLECTING,
-                frames_per_second=speed,
-                time_s=self.now_s,
-            )
-            for index in range(self.workers)
-            if self._collects(index)
-        }
+        collecting = [index for index in range(self.workers) if self._collects(index)]
+        beat = WorkerStatus(
+            worker=0, incarnation=0, state=WorkerState.COLLECTING, frames_per_second=speed, time_s=self.now_s
+        )
         learner = LearnerStatus(
             session=1,
-            version=1,
-            applied_version=1,
             frames=int(self.frames),
             batches=int(self.frames / FRAMES),
             waited_s=self.waited_s if self.tells else None,
             time_s=self.now_s,
         )
+        control = Control(session=1, phase=self.phase, round=1, version=1)
         return Heartbeats(
-            workers=beats, learner=learner, control=Control(session=1, phase=self.phase, round=1, version=1)
+            workers={index: replace(beat, worker=index) for index in collecting}, learner=learner, control=control
         )
 
 

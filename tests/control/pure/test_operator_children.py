@@ -3,7 +3,7 @@
 import base64
 from typing import Any
 
-from tests.control.pure.scene import a_job, wanted
+from tests.control.pure.scene import a_job, scene, wanted
 
 from rollfleet_api.address import PUBLIC_URL_FILE, Address
 from rollfleet_api.permissions import Role
@@ -40,32 +40,26 @@ def test_the_learner_alone_learns_the_public_address_of_nats() -> None:
     assert base64.b64decode(found[Role.LEARNER][PUBLIC_URL_FILE]) == b"tls://nats.example:4222"
 
 
+def fence(role: Role, **settings: Any) -> Any:
+    return wanted(a_job(), **settings)[Ref("NetworkPolicy", names.network_policy("cartpole", role))]["spec"]
+
+
 def test_workers_may_connect_only_to_name_servers_and_nats() -> None:
-    fence = wanted(a_job())[Ref("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))]["spec"]
-    assert fence["policyTypes"] == ["Ingress", "Egress"]
-    assert "ingress" not in fence
-    assert {port["port"] for rule in fence["egress"] for port in rule["ports"]} == {53, 4222}
-
-
-def test_workers_may_connect_only_to_the_pods_of_nats_where_they_are_known() -> None:
+    found = fence(Role.WORKER)
+    assert found["policyTypes"] == ["Ingress", "Egress"]
+    assert "ingress" not in found
+    assert {port["port"] for rule in found["egress"] for port in rule["ports"]} == {53, 4222}
     nats, dns = {"podSelector": {"matchLabels": {"a": "nats"}}}, {"podSelector": {"matchLabels": {"a": "dns"}}}
-    found = wanted(a_job(), nats_to=(nats,), dns_to=(dns,))
-    fence = found[Ref("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))]["spec"]
-    assert {rule["ports"][0]["port"]: rule["to"] for rule in fence["egress"]} == {53: [dns], 4222: [nats]}
+    pods = fence(Role.WORKER, nats_to=(nats,), dns_to=(dns,))["egress"]
+    assert {rule["ports"][0]["port"]: rule["to"] for rule in pods} == {53: [dns], 4222: [nats]}
 
 
 def test_learner_may_connect_anywhere_and_accepts_no_connections() -> None:
-    fence = wanted(a_job())[Ref("NetworkPolicy", names.network_policy("cartpole", Role.LEARNER))]["spec"]
-    assert fence["policyTypes"] == ["Ingress"]
-
-
-def test_network_policies_can_be_turned_off() -> None:
-    assert not [ref for ref in wanted(a_job(), network_policies=False) if ref.kind == "NetworkPolicy"]
+    assert fence(Role.LEARNER)["policyTypes"] == ["Ingress"]
 
 
 def learner(**spec: Any) -> Any:
-    runs = [each for ref, each in wanted(a_job(**spec)).items() if ref.kind == "Job"]
-    return next(run for run in runs if run["metadata"]["labels"][names.ROLE] == Role.LEARNER)
+    return scene(**spec).run(Role.LEARNER)
 
 
 def test_learner_is_a_pod_with_its_own_credentials() -> None:
@@ -77,18 +71,15 @@ def test_learner_is_a_pod_with_its_own_credentials() -> None:
     assert secret["secret"]["secretName"] == names.secret("cartpole", Role.LEARNER)
 
 
-def test_learner_is_restarted_without_a_limit_of_kubernetes() -> None:
-    assert learner(learner=LEARNER)["spec"]["backoffLimit"] == 2**31 - 1  # the operator counts restarts in a window
-
-
 def test_learner_without_containers_gets_one() -> None:
     (container,) = learner(learner={"template": {}})["spec"]["template"]["spec"]["containers"]
     assert container["name"] == "learner"
 
 
-def test_disruptions_of_the_learner_cost_no_restart() -> None:
-    actions = [rule["action"] for rule in learner(learner=LEARNER)["spec"]["podFailurePolicy"]["rules"]]
-    assert actions == ["Ignore", "Ignore"]
+def test_restarts_of_the_learner_are_counted_by_the_operator_and_disruptions_cost_none() -> None:
+    spec = learner(learner=LEARNER)["spec"]
+    assert spec["backoffLimit"] == 2**31 - 1
+    assert [rule["action"] for rule in spec["podFailurePolicy"]["rules"]] == ["Ignore", "Ignore"]
 
 
 def test_job_without_a_learner_makes_none() -> None:

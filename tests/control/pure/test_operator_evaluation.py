@@ -22,7 +22,7 @@ from rollfleet_operator.verdict import Stage
 from rollfleet_operator.work_queue import WorkQueue
 
 EVALUATION: dict[str, Any] = {"every": 10, "workers": 3}
-LEARNER = LearnerStatus(session=1, version=30, applied_version=29, frames=64, batches=1, mean_return=1.0)
+LEARNER = LearnerStatus(session=1, version=30)
 RESULT = Evaluation(
     version=20,
     episodes=10,

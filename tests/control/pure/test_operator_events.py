@@ -1,5 +1,6 @@
 """Events: the changes that are reported."""
 
+import pytest
 from tests.control.pure.scene import Scene, scene
 
 from rollfleet_api.messages import LearnerPhase
@@ -12,10 +13,6 @@ def status_of(before: Scene, after: Scene) -> list[tuple[str, str]]:
     return [(each.severity, each.reason) for each in found]
 
 
-def test_no_event_without_a_change() -> None:
-    assert status_of(scene().running(0), scene().running(0)) == []
-
-
 def test_problem_is_reported_when_it_starts_and_when_its_reason_changes() -> None:
     image = scene().waiting(0, reason="ErrImagePull", message="not found")
     backoff = scene().waiting(0, reason="ImagePullBackOff", message="backing off")
@@ -26,22 +23,23 @@ def test_problem_is_reported_when_it_starts_and_when_its_reason_changes() -> Non
     assert status_of(node, scene()) == []
 
 
-def test_suspension_and_resumption_are_reported() -> None:
-    before = scene()
-    suspended = before.edited(suspend=True)
-    assert status_of(before, suspended) == [("Normal", "Suspended")]
-    assert status_of(suspended, before) == [("Normal", "Resumed")]
+JOB = scene(workers=2)
 
 
-def test_scaling_is_reported() -> None:
-    before = scene(workers=2)
-    assert status_of(before, before.edited(workers=4)) == [("Normal", "Scaled")]
-
-
-def test_end_is_reported() -> None:
-    before = scene()
-    assert ("Normal", "Complete") in status_of(before, before.with_heartbeats(phase=LearnerPhase.COMPLETE))
-    assert ("Warning", "WorkerFailed") in status_of(before, before.crashed(code=2).ended("Failed"))
+@pytest.mark.parametrize(
+    ("before", "after", "event"),
+    [
+        (JOB, JOB.edited(suspend=True), ("Normal", "Suspended")),
+        (JOB.edited(suspend=True), JOB, ("Normal", "Resumed")),
+        (JOB, JOB.edited(workers=4), ("Normal", "Scaled")),
+        (JOB, JOB.with_heartbeats(phase=LearnerPhase.COMPLETE), ("Normal", "Complete")),
+        (JOB, JOB.crashed(code=2).ended("Failed"), ("Warning", "WorkerFailed")),
+    ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else "",
+)
+def test_change_is_reported(before: Scene, after: Scene, event: tuple[str, str]) -> None:
+    assert status_of(before, after) == [event]
+    assert status_of(after, after) == []
 
 
 def test_event_is_not_repeated_at_once() -> None:

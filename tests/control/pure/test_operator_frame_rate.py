@@ -5,7 +5,7 @@ from rollfleet_operator.frame_rate import STALE_S, FrameRate
 
 
 def beat(time_s: float, frames: int, session: int = 1) -> LearnerStatus:
-    return LearnerStatus(session=session, version=1, applied_version=1, frames=frames, batches=1, time_s=time_s)
+    return LearnerStatus(session=session, frames=frames, time_s=time_s)
 
 
 def test_rate_is_over_the_last_half_minute() -> None:

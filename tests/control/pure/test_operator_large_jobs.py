@@ -80,20 +80,14 @@ FORMS: dict[str, Callable[[int], Any]] = {
 
 def stored(path: Path, value: Any) -> Manifest:
     """Return a job whose field at this path has this value."""
-    spec: Any = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
+    for name in reversed(path):
+        value = [{"entrypoint": "a:b", **value}] if name == "0" else {name: value}
+    usual: Any = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
+    if "policy" in value:
+        usual["policy"] = {"entrypoint": "a:b"}
+    spec = usual | {field: usual.get(field, {}) | inner for field, inner in value.items()}
     metadata = {"name": JOB.name, "namespace": JOB.namespace, "uid": "a", "generation": 1, "resourceVersion": "7"}
-    found: Manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
-    if path[:1] == ("policy",):
-        spec["policy"] = {"entrypoint": "a:b"}
-    for name, following in zip(path, (*path[1:], ""), strict=True):
-        key: Any = int(name) if isinstance(spec, list) else name
-        if not following:
-            spec[key] = value
-        elif isinstance(spec, list):
-            spec = spec[key]
-        else:
-            spec = spec.setdefault(key, [{"entrypoint": "a:b"}] if following == "0" else {})
-    return found
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
 
 
 def look(manifest: Manifest) -> str:
@@ -130,9 +124,8 @@ def test_the_crd_has_free_fields() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("path", FIELDS, ids=".".join)
-def test_a_job_of_the_largest_size_costs_little_to_refuse(path: Path, form: str) -> None:
-    manifest, cache = stored(path, FORMS[form](API_SERVER_BYTES)), Cache()
+def test_a_job_of_the_largest_size_costs_little_to_refuse(form: str) -> None:
+    manifest, cache = stored(("template",), FORMS[form](API_SERVER_BYTES)), Cache()  # its size counts, not its field
     assert_cheap(lambda: Cache().put({**manifest}))
     cache.put(manifest)
     kept = cache.job(JOB)

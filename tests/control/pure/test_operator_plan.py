@@ -34,6 +34,10 @@ def run_ref(scene: Scene, role: Role = Role.WORKER) -> Ref:
     return ref(scene.run(role))
 
 
+def run_drifted(scene: Scene, change: Manifest) -> Scene:
+    return drifted(scene, run_ref(scene), change)
+
+
 def deletion(scene: Scene, role: Role = Role.WORKER) -> Delete:
     return Delete(run_ref(scene, role), scene.run(role)["metadata"]["uid"])
 
@@ -42,10 +46,6 @@ def test_new_job_gets_everything_with_what_pods_need_first() -> None:
     actions = planned(replace(scene(), children=()))
     assert all(isinstance(action, Apply) and action.new for action in actions)
     assert [action.manifest["kind"] for action in actions][-1] == "Job"
-
-
-def test_nothing_is_done_if_all_is_as_desired() -> None:
-    assert planned(scene()) == []
 
 
 def test_additions_of_the_api_server_and_others_are_left_alone() -> None:
@@ -78,21 +78,25 @@ def test_scaling_changes_completions_and_parallelism_together(
     assert action.patch == {"spec": {"completions": 4, "parallelism": 4}}
 
 
-def test_template_of_a_run_is_never_rewritten() -> None:
-    # The API server refuses it, and a new operator's template may differ.
-    before = scene()
-    assert planned(drifted(before, run_ref(before), {"spec": {"template": {"spec": {"hostname": "x"}}}})) == []
+THEIR_TEMPLATE = {"spec": {"template": {"spec": {"hostname": "x"}}}}  # the API server refuses to write it again
+THEIR_QUEUE = {"metadata": {"labels": OTHERS}}
+LEAVING = {"metadata": {"deletionTimestamp": "2026-11-21T00:00:00Z"}}
 
 
-@pytest.mark.parametrize("labels", [{}, QUEUE])
-def test_run_that_another_client_suspends_is_left_alone(labels: dict[str, str]) -> None:
-    assert planned(scene(labels=labels).suspended()) == []
-
-
-def test_queue_that_another_client_chose_is_left_alone() -> None:
-    before = scene()
-    defaulted = drifted(before, run_ref(before), {"metadata": {"labels": OTHERS}})
-    assert planned(defaulted.suspended()) == []
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(scene(), id="as desired"),
+        pytest.param(run_drifted(scene(), THEIR_TEMPLATE), id="another template"),
+        pytest.param(scene().suspended(), id="suspended by another client"),
+        pytest.param(scene(labels=QUEUE).suspended(), id="suspended by its queue"),
+        pytest.param(run_drifted(scene(), THEIR_QUEUE).suspended(), id="in a queue of another client"),
+        pytest.param(run_drifted(scene(), LEAVING).edited(workers=7), id="in deletion"),
+        pytest.param(scene().ended("Complete").edited(workers=5), id="finished"),
+    ],
+)
+def test_run_is_left_alone(found: Scene) -> None:
+    assert planned(found) == []
 
 
 @pytest.mark.parametrize(("before", "after"), [(QUEUE, OTHERS), (QUEUE, {}), ({}, QUEUE)])
@@ -127,16 +131,6 @@ def test_runs_stay_if_their_successors_cannot_be_built() -> None:
     assert planned(scene(image="a:1").edited(image="a:2"), blocked=True) == []
 
 
-def test_run_in_deletion_is_waited_for() -> None:
-    before = scene()
-    leaving = {"metadata": {"deletionTimestamp": "2026-11-21T00:00:00Z"}}
-    assert planned(drifted(before, run_ref(before), leaving).edited(workers=7)) == []
-
-
-def test_finished_run_is_left_alone() -> None:
-    assert planned(scene().ended("Complete").edited(workers=5)) == []
-
-
 @pytest.mark.parametrize("stage", [Stage.COMPLETE, Stage.FAILED])
 def test_runs_of_an_ended_job_stop_and_stay_for_their_logs(stage: Stage) -> None:
     before = scene(learner=LEARNER).ended("Failed", Role.LEARNER)
@@ -149,7 +143,7 @@ def test_runs_of_an_ended_job_stop_and_stay_for_their_logs(stage: Stage) -> None
 def test_run_of_an_ended_job_that_a_scheduler_would_resume_is_deleted() -> None:
     before = scene(labels=QUEUE)
     assert planned(before, Stage.FAILED) == [deletion(before)]
-    defaulted = drifted(scene(), run_ref(scene()), {"metadata": {"labels": OTHERS}})
+    defaulted = run_drifted(scene(), THEIR_QUEUE)
     assert planned(defaulted, Stage.FAILED) == [deletion(defaulted)]
 
 

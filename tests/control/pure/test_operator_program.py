@@ -1,7 +1,6 @@
 """What leads to a look, and what a look that left something undone leads to. The API server is one that only lists."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
@@ -43,7 +42,6 @@ class Lists:
     Attributes:
         has_job: Whether it has its job.
         asked: What was listed or watched.
-        changes: What each watch of jobs sends.
         statuses: The stored statuses.
         url: Where it listens.
     """
@@ -53,7 +51,6 @@ class Lists:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.has_job = True
-        self.changes: list[Manifest] = []
         self.statuses: list[Manifest] = []
 
     async def list(self, request: web.Request) -> web.StreamResponse:
@@ -62,8 +59,6 @@ class Lists:
         if "watch" in request.query:
             response = web.StreamResponse()
             await response.prepare(request)
-            for each in self.changes if jobs else []:
-                await response.write(json.dumps({"type": "MODIFIED", "object": each}).encode() + b"\n")
             await asyncio.Event().wait()
         found = [stored(5)] if jobs and self.has_job else []
         return web.json_response({"metadata": {"resourceVersion": "5"}, "items": found})
@@ -108,12 +103,6 @@ async def take_job(operator: Operator) -> JobKey:
 async def test_no_job_is_reconciled_before_all_kinds_are_listed(lists: Lists, operator: Operator) -> None:
     assert await take_job(operator) == KEY
     assert {KINDS[kind].plural for kind in WATCHED} <= {*lists.asked}
-
-
-async def test_change_of_a_job_leads_to_a_reconciliation(lists: Lists, operator: Operator) -> None:
-    lists.changes = [stored(6)]
-    assert await take_job(operator) == KEY  # it was listed
-    assert await take_job(operator) == KEY
 
 
 @pytest.mark.parametrize("has_job", [True, False])

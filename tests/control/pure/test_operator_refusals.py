@@ -66,20 +66,14 @@ def test_job_whose_pods_come_asks_nothing(asked: Asked) -> None:
     assert asked.events.asked == 0
 
 
-def test_refusal_is_known_once_no_pod_has_come_for_a_while(asked: Asked) -> None:
+def test_refusal_is_known_once_no_pod_has_come_for_a_while_until_one_comes(asked: Asked) -> None:
     asked.events.reported_s = asked.scene.now_s
     assert [asked.after(seconds) for seconds in (0, 4, 5)] == ["", "", QUOTA]
+    asked.put(asked.scene.pod(0, age_s=-8))
+    assert asked.after(9) == ""
 
 
 def test_job_that_waits_for_an_hour_asks_once_a_minute(asked: Asked) -> None:
     for second in range(3600):
         asked.after(second)
     assert 60 <= asked.events.asked < 80
-
-
-def test_later_pod_ends_a_refusal(asked: Asked) -> None:
-    asked.events.reported_s = asked.scene.now_s
-    asked.after(0)
-    assert asked.after(6) == QUOTA
-    asked.put(asked.scene.pod(0, age_s=-8))
-    assert asked.after(9) == ""

@@ -9,26 +9,6 @@ import pytest
 from rollfleet_operator.settings import Settings, SettingsInvalid
 
 
-def test_empty_environment_gives_the_defaults() -> None:
-    assert Settings.read({}) == Settings()
-
-
-def test_settings_are_read_from_the_charts_variables() -> None:
-    environ = {
-        "ROLLFLEET_WORKER_IMAGE": "worker:3",
-        "ROLLFLEET_NAMESPACES": "lab, other",
-        "ROLLFLEET_NETWORK_POLICIES": "false",
-        "ROLLFLEET_PORT": "9000",
-        "ROLLFLEET_UI_PORT": "9001",
-        "ROLLFLEET_LEASE": "site/rollfleet",
-        "ROLLFLEET_POD": "rollfleet-0",
-    }
-    found = Settings.read(environ)
-    assert (found.worker_image, found.namespaces) == ("worker:3", ("lab", "other"))
-    assert (found.network_policies, found.port, found.ui_port) == (False, 9000, 9001)
-    assert (found.lease, found.pod) == ("site/rollfleet", "rollfleet-0")
-
-
 @pytest.mark.parametrize(
     "environ",
     [

@@ -35,15 +35,7 @@ def collecting(scene: Scene, *indices: int) -> Scene:
 
 
 def learner(**fields: Any) -> LearnerStatus:
-    usual: dict[str, Any] = {
-        "session": 1,
-        "version": 9,
-        "applied_version": 8,
-        "frames": 640,
-        "batches": 10,
-        "dropped": 2,
-    }
-    return LearnerStatus(**{**usual, "mean_return": None, "lag": 1, "time_s": NOW_S, **fields})
+    return LearnerStatus(**{"session": 1, "lag": 1, "time_s": NOW_S} | fields)
 
 
 def test_returns_and_waits_are_those_of_the_heartbeats() -> None:
@@ -68,7 +60,6 @@ def test_returns_and_waits_that_are_no_numbers_of_json_are_left_out(value: float
 def test_worker_is_ready_when_it_runs_and_reports() -> None:
     assert status_of(scene().running(0, 1)).workers.ready == 0
     assert status_of(collecting(scene(), 0, 1)).workers.ready == 2
-    assert holds(status_of(collecting(scene(), 0, 1)), "Ready") == (True, "AllWorkersReady")
 
 
 @pytest.mark.parametrize(
@@ -101,15 +92,13 @@ def test_leaving_worker_does_not_count() -> None:
     assert (now.workers.ready, now.gpus) == (1, 1)
 
 
-def test_counters_are_the_learners() -> None:
-    found = collecting(scene(), 0, 1)
-    now = status(replace(found.with_heartbeats(learner=learner()).snapshot, frames_per_second=123.456))
+def test_counters_are_the_learners_and_stay_when_its_heartbeats_stop() -> None:
+    beat = learner(version=9, applied_version=8, frames=640, batches=10, dropped=2)
+    found = collecting(scene(), 0, 1).with_heartbeats(learner=beat)
+    now = status(replace(found.snapshot, frames_per_second=123.456))
     assert (now.frames, now.frames_per_second, now.published_version, now.applied_version) == (640, 123.5, 9, 8)
     assert (now.batches.delivered, now.batches.dropped) == (10, 2)
-
-
-def test_counters_stay_when_heartbeats_stop() -> None:
-    assert status_of(scene().with_heartbeats(learner=learner()).later(10).with_heartbeats()).frames == 640
+    assert status_of(found.later(10).with_heartbeats()).frames == 640
 
 
 def test_gpus_are_those_of_running_workers() -> None:
@@ -123,28 +112,46 @@ def test_selector_finds_the_workers() -> None:
     assert wanted.items() <= labels.items()
 
 
+def busy(state: WorkerState) -> Scene:
+    found = scene().running(0)
+    return found.with_heartbeats(found.beat(0, state))
+
+
+QUEUED = scene(labels={"kueue.x-k8s.io/queue-name": "gpus"}).suspended()
+SUSPENDED = collecting(scene(), 0, 1).edited(suspend=True)
+ROLLED = collecting(scene(image="a:1"), 0, 1).edited(image="a:2")
+
+
 @pytest.mark.parametrize(
-    ("state", "reason"),
+    ("found", "kind", "holds", "reason"),
     [
-        (WorkerState.COLLECTING, "Collecting"),
-        (WorkerState.WAITING_FOR_WEIGHTS, "WaitingForWeights"),
-        (WorkerState.WAITING_FOR_LEARNER, "WaitingForLearner"),
+        (busy(WorkerState.COLLECTING), "Progressing", True, "Collecting"),
+        (busy(WorkerState.WAITING_FOR_WEIGHTS), "Progressing", True, "WaitingForWeights"),
+        (busy(WorkerState.WAITING_FOR_LEARNER), "Progressing", True, "WaitingForLearner"),
+        (ROLLED, "Progressing", True, "Rolling"),
+        (SUSPENDED, "Progressing", False, "Suspended"),
+        (SUSPENDED, "Ready", False, "Suspended"),
+        (SUSPENDED, "Suspended", True, "Suspended"),
+        (QUEUED, "Progressing", False, "Queued"),
+        (QUEUED, "Suspended", True, "Queued"),
+        (collecting(scene(), 0, 1), "Ready", True, "AllWorkersReady"),
     ],
 )
-def test_progressing_condition_shows_the_workers_activity(state: WorkerState, reason: str) -> None:
-    found = scene().running(0)
-    assert holds(status_of(found.with_heartbeats(found.beat(0, state=state))), "Progressing") == (True, reason)
+def test_condition_has_its_reason(found: Scene, kind: str, holds: bool, reason: str) -> None:
+    now = condition(status_of(found), kind)
+    assert (now.status is ConditionStatus.TRUE, now.reason) == (holds, reason)
 
 
-def test_missing_gpu_is_named() -> None:
-    found = status_of(scene(resources={"gpu": {"count": 9}}).unplaced(0, why=GPU))
-    assert holds(found, "Degraded") == (True, "InsufficientDevices")
-    assert condition(found, "Degraded").message == f"worker 0 waits for a node with 9 nvidia.com/gpu: {GPU}"
+def test_suspended_job_wants_no_workers_and_old_workers_that_are_leaving_count_no_more() -> None:
+    now = status_of(SUSPENDED)
+    assert (now.phase, now.workers.desired, now.workers.ready) == (Phase.SUSPENDED, 0, 0)
+    assert status_of(ROLLED).workers.ready == 0
 
 
 @pytest.mark.parametrize(
     ("fact", "message", "reason"),
     [
+        ("unplaced", GPU, "InsufficientDevices"),
         ("unplaced", "0/3 nodes are available: 3 Insufficient cpu, 2 Insufficient memory.", "InsufficientResources"),
         ("unplaced", "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity.", "Unschedulable"),
         ("ImagePullBackOff", "no such image", "ImagePullFailed"),
@@ -156,7 +163,7 @@ def test_missing_gpu_is_named() -> None:
     ],
 )
 def test_words_of_the_cluster_become_a_reason(fact: str, message: str, reason: str) -> None:
-    found, problem = scene(), Problem(reason, message) if fact == "problem" else None
+    found, problem = scene(resources={"gpu": {"count": 9}}), Problem(reason, message) if fact == "problem" else None
     if fact == "unplaced":
         found = found.unplaced(0, why=message)
     elif fact == "refused":
@@ -218,27 +225,6 @@ def test_job_that_cannot_be_reconciled_reports_it_once_and_keeps_its_counters(
     assert condition(now, "Degraded").message == shown
     assert (now.frames, now.observed_generation) == (7, 2)
     assert not_reconciled(now.model_dump(mode="json", by_alias=True), 2, reason, message, NOW_S + 60) is None
-
-
-def test_suspended_job_reports_it_and_wants_no_workers() -> None:
-    found = status_of(collecting(scene(), 0, 1).edited(suspend=True))
-    assert (found.phase, found.workers.desired, found.workers.ready) == (Phase.SUSPENDED, 0, 0)
-    assert holds(found, "Suspended") == (True, "Suspended")
-    assert holds(found, "Ready") == (False, "Suspended")
-    assert holds(found, "Progressing") == (False, "Suspended")
-
-
-def test_job_in_kueues_queue_reports_it() -> None:
-    found = scene(labels={"kueue.x-k8s.io/queue-name": "gpus"})
-    found.run()["spec"]["suspend"] = True
-    assert holds(status_of(found), "Suspended") == (True, "Queued")
-    assert holds(status_of(found), "Progressing") == (False, "Queued")
-
-
-def test_old_workers_that_are_leaving_count_no_more() -> None:
-    rolled = collecting(scene(image="a:1"), 0, 1).edited(image="a:2")
-    assert status_of(rolled).workers.ready == 0
-    assert holds(status_of(rolled), "Progressing") == (True, "Rolling")
 
 
 def test_end_has_a_time_that_stays() -> None:

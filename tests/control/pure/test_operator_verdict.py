@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.control.pure.nats_in_memory import NatsInMemory
-from tests.control.pure.scene import scene
+from tests.control.pure.scene import Scene, scene
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerPhase, LearnerStatus
@@ -22,29 +22,52 @@ GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: 0/1 n
 
 
 def learned(frames: int) -> LearnerStatus:
-    return LearnerStatus(session=1, version=3, applied_version=2, frames=frames, batches=9, lag=1)
+    return LearnerStatus(session=1, frames=frames)
 
 
-def test_job_is_live_by_default() -> None:
-    assert scene().running(0, 1).verdict.stage is Stage.LIVE
+TOTAL = scene(collect={"totalFrames": 100})
+SAVES = scene(learner=LEARNER, collect={"totalFrames": 100}).ended("Complete")
+SAVES = SAVES.with_heartbeats(learner=learned(100), phase=LearnerPhase.COMPLETE)
+NO_RESTARTS = scene(failure={"maxRestartsPerWorker": 0})
 
 
-def test_job_is_complete_when_its_frames_are_taken() -> None:
-    found = scene(collect={"totalFrames": 100})
-    assert found.with_heartbeats(learner=learned(99)).verdict.stage is Stage.LIVE
-    assert found.with_heartbeats(learner=learned(100)).verdict.stage is Stage.COMPLETE
+@pytest.mark.parametrize(
+    ("found", "stage"),
+    [
+        pytest.param(scene().running(0, 1), Stage.LIVE, id="its workers run"),
+        pytest.param(TOTAL.with_heartbeats(learner=learned(99)), Stage.LIVE, id="one frame is missing"),
+        pytest.param(TOTAL.with_heartbeats(learner=learned(100)), Stage.COMPLETE, id="its frames are taken"),
+        pytest.param(scene().with_heartbeats(phase=LearnerPhase.RUN), Stage.LIVE, id="its learner learns"),
+        pytest.param(
+            scene().with_heartbeats(phase=LearnerPhase.COMPLETE), Stage.COMPLETE, id="its learner completes it"
+        ),
+        pytest.param(scene().ended("Complete"), Stage.LIVE, id="its workers exit with 0"),
+        pytest.param(TOTAL.ended("Complete"), Stage.LIVE, id="its workers exit with 0 before the last frame"),
+        pytest.param(SAVES, Stage.LIVE, id="its learner's pod saves results after the last frame"),
+        pytest.param(SAVES.ended("Complete", Role.LEARNER), Stage.COMPLETE, id="its learner's pod has ended"),
+        pytest.param(NO_RESTARTS.crashed(1, ago_s=1e6), Stage.FAILED, id="a worker without restarts crashes"),
+        pytest.param(NO_RESTARTS.crashed(1, code=3), Stage.LIVE, id="a worker ends with 3"),
+        pytest.param(NO_RESTARTS.crashed(1, code=4), Stage.LIVE, id="a worker ends with 4"),
+        pytest.param(NO_RESTARTS.crashed(1, code=143), Stage.LIVE, id="a worker ends with 143"),
+        pytest.param(scene().running(0).unplaced(1, why=GPU, age_s=599), Stage.LIVE, id="a pod waits for a node"),
+        pytest.param(scene().running(0).unplaced(1, why=GPU, age_s=600), Stage.FAILED, id="a pod waits too long"),
+        pytest.param(
+            scene(failure={"pendingDeadlineSeconds": 0}).unplaced(1, why=GPU, age_s=1e6),
+            Stage.LIVE,
+            id="a pod waits without a deadline",
+        ),
+        pytest.param(
+            scene().unplaced(1, why=GPU, age_s=601).edited(suspend=True), Stage.LIVE, id="it was suspended meanwhile"
+        ),
+    ],
+)
+def test_stage_of_a_job_when(found: Scene, stage: Stage) -> None:
+    assert found.verdict.stage is stage
 
 
-def test_endless_job_is_complete_when_its_learner_completes_it() -> None:
-    assert scene().with_heartbeats(phase=LearnerPhase.RUN).verdict.stage is Stage.LIVE
-    assert scene().with_heartbeats(phase=LearnerPhase.COMPLETE).verdict.stage is Stage.COMPLETE
-
-
-def test_exit_codes_of_zero_do_not_complete_a_job_without_its_learners_word() -> None:
+def test_workers_that_exit_without_the_learners_word_have_left_early() -> None:
     left = scene().ended("Complete")
-    assert left.verdict.stage is Stage.LIVE
     assert left.with_heartbeats(phase=LearnerPhase.RUN).verdict.stage is Stage.LIVE
-    assert scene(collect={"totalFrames": 100}).ended("Complete").verdict.stage is Stage.LIVE
     assert left_early(left.job, left.observed, left.heartbeats) is not None
 
 
@@ -52,13 +75,6 @@ def test_workers_that_leave_at_the_learners_word_have_not_left_early() -> None:
     found = scene(learner=LEARNER).ended("Complete").with_heartbeats(phase=LearnerPhase.COMPLETE)
     assert found.verdict.stage is Stage.LIVE  # the learner's pod saves its results
     assert left_early(found.job, found.observed, found.heartbeats) is None
-
-
-def test_learner_of_the_job_may_save_its_results_after_the_last_frame() -> None:
-    found = scene(learner=LEARNER, collect={"totalFrames": 100})
-    found = found.with_heartbeats(learner=learned(100), phase=LearnerPhase.COMPLETE).ended("Complete")
-    assert found.verdict.stage is Stage.LIVE
-    assert found.ended("Complete", Role.LEARNER).verdict.stage is Stage.COMPLETE
 
 
 def test_crashes_over_many_days_end_no_job() -> None:
@@ -78,19 +94,10 @@ def test_crashes_in_a_row_end_the_job() -> None:
     assert verdict.message == "after 3 restarts worker 1 ended with code 1: no level"
 
 
-def test_crash_of_a_worker_without_restarts_ends_the_job() -> None:
-    assert scene(failure={"maxRestartsPerWorker": 0}).crashed(1, ago_s=1e6).verdict.stage is Stage.FAILED
-
-
 def test_crashes_in_a_row_end_a_job_with_its_learner() -> None:
     found = scene(learner=LEARNER, failure={"maxRestartsPerWorker": 1}).crashed(role=Role.LEARNER, ago_s=60)
     assert found.verdict.stage is Stage.LIVE
     assert found.crashed(role=Role.LEARNER).verdict.reason == "LearnerFailed"
-
-
-@pytest.mark.parametrize("code", [3, 4, 143])
-def test_end_that_is_no_failure_uses_up_no_restart(code: int) -> None:
-    assert scene(failure={"maxRestartsPerWorker": 0}).crashed(1, code=code).verdict.stage is Stage.LIVE
 
 
 def test_crashes_before_a_failure_do_not_count_again() -> None:
@@ -101,27 +108,34 @@ def test_crashes_before_a_failure_do_not_count_again() -> None:
     assert again.later(1).crashed(1, ago_s=0).verdict.stage is Stage.FAILED
 
 
-def test_job_fails_at_once_with_a_worker_that_would_fail_again() -> None:
-    found = scene().crashed(0, code=2, log="no environment `CartPole-v9`", ago_s=5).crashed(1, code=143).ended("Failed")
-    assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, "WorkerFailed")
-    assert "no environment `CartPole-v9`" in found.verdict.message
+CRASHED = scene().crashed(0, code=2, log="no environment `X-v9`").crashed(1, code=143, ago_s=1).ended("Failed")
 
 
-def test_error_of_a_worker_that_would_fail_again_comes_first() -> None:
-    found = scene().crashed(0, code=2, log="...").ended("Failed")
-    result = found.beat(0, fatal=True, error="env: no environment `X-v9`")
-    assert found.with_heartbeats(result).verdict.message == "worker 0: env: no environment `X-v9`"
-
-
-def test_job_fails_with_its_learner() -> None:
-    found = scene(learner=LEARNER).crashed(role=Role.LEARNER, log="NaN in the loss").ended("Failed", Role.LEARNER)
-    assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, "LearnerFailed")
-    assert "NaN in the loss" in found.verdict.message
-
-
-@pytest.mark.parametrize(("age_s", "stage"), [(599, Stage.LIVE), (600, Stage.FAILED)])
-def test_pod_that_waits_too_long_for_a_node_fails_the_job(age_s: float, stage: Stage) -> None:
-    assert scene().running(0).unplaced(1, why=GPU, age_s=age_s).verdict.stage is stage
+@pytest.mark.parametrize(
+    ("found", "reason", "message"),
+    [
+        (CRASHED, "WorkerFailed", "worker 0 ended with code 2: no environment `X-v9`"),
+        (
+            CRASHED.with_heartbeats(CRASHED.beat(0, fatal=True, error="env: no environment `X-v9`")),
+            "WorkerFailed",
+            "worker 0: env: no environment `X-v9`",
+        ),
+        (
+            scene(learner=LEARNER).crashed(role=Role.LEARNER, log="NaN in the loss").ended("Failed", Role.LEARNER),
+            "LearnerFailed",
+            "the learner ended with code 1: NaN in the loss",
+        ),
+        (
+            scene(resources={"gpu": {"count": 9}}).unplaced(1, why=GPU, age_s=601),
+            "InsufficientDevices",
+            f"given up after 600 s (`pendingDeadlineSeconds`): worker 1 waits for a node with 9 nvidia.com/gpu: {GPU}",
+        ),
+    ],
+    ids=["a worker that would fail again", "the error that it sent", "the learner", "the deadline of a pod"],
+)
+def test_failure_names_its_cause(found: Scene, reason: str, message: str) -> None:
+    assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, reason)
+    assert found.verdict.message == message
 
 
 @pytest.mark.parametrize(("ago_s", "stage"), [(599, Stage.LIVE), (601, Stage.FAILED)])
@@ -129,21 +143,6 @@ def test_pod_on_a_node_has_the_deadline_again_to_start(ago_s: float, stage: Stag
     before = scene()
     placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": format_time(before.now_s - ago_s)}
     assert before.pod(1, age_s=1190, phase="Pending", conditions=[placed]).verdict.stage is stage
-
-
-def test_deadline_names_what_was_missing() -> None:
-    found = scene(resources={"gpu": {"count": 1}}).unplaced(1, why=GPU, age_s=601).verdict
-    assert found.reason == "InsufficientDevices"
-    assert "worker 1 waits for a node with 1 nvidia.com/gpu" in found.message
-
-
-def test_deadline_of_zero_is_no_limit() -> None:
-    found = scene(failure={"pendingDeadlineSeconds": 0}).unplaced(1, why=GPU, age_s=1e6)
-    assert found.verdict.stage is Stage.LIVE
-
-
-def test_suspended_job_has_no_deadline() -> None:
-    assert scene().unplaced(1, why=GPU, age_s=601).edited(suspend=True).verdict.stage is Stage.LIVE
 
 
 def test_pods_that_are_refused_for_too_long_fail_the_job() -> None:
@@ -175,16 +174,12 @@ def test_complete_stays_complete_whatever_is_observed_later() -> None:
     assert found.with_heartbeats().ended("Failed").edited(workers=3).verdict.stage is Stage.COMPLETE
 
 
-def test_failed_stays_failed_until_the_spec_changes() -> None:
+def test_failed_stays_failed_until_the_spec_changes_and_the_failed_run_is_deleted() -> None:
+    # Else a run that is still seen, because the cache lags, would be taken for a new failure.
     failed = scene().crashed(code=2).ended("Failed").later(60)
     assert failed.verdict.stage is Stage.FAILED
-    assert failed.edited(image="mended:2").verdict.stage is Stage.RETRY
-
-
-def test_failure_stays_in_the_status_until_the_failed_run_is_deleted() -> None:
-    # Else a run that is still seen, because the cache lags, would be taken for a new failure.
-    edited = scene().crashed(code=2).ended("Failed").later(60).edited(image="mended:2")
-    assert edited.later(1).verdict.stage is Stage.RETRY
+    edited = failed.edited(image="mended:2")
+    assert (edited.verdict.stage, edited.later(1).verdict.stage) == (Stage.RETRY, Stage.RETRY)
     assert edited.later(1).with_children().verdict.stage is Stage.LIVE
 
 

@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 import kopf
 import pytest
 from aiohttp import web
+from tests.control.pure.scene import stored_pod as pod
 
-from rollfleet_operator import api, names, watch
+from rollfleet_operator import api, watch
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.manifest import Manifest
@@ -17,22 +18,6 @@ from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.watch import Watch
 
 KEY = JobKey("lab", "cartpole")
-
-
-def pod(index: int, version: int) -> Manifest:
-    return {
-        "kind": "Pod",
-        "metadata": {
-            "name": f"cartpole-{index}",
-            "namespace": "lab",
-            "uid": f"uid-{index}",
-            "resourceVersion": str(version),
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {names.JOB: "cartpole", names.ROLE: "worker"},
-            "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
-        },
-        "spec": {"containers": [], "nodeName": str(version)},
-    }
 
 
 class Pods:

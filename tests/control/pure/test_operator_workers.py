@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.control.pure.scene import a_job, wanted
+from tests.control.pure.scene import scene
 
 from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH, MAX_WORKER_INDEX_DIGITS
 from rollfleet_api.permissions import Role
@@ -13,8 +13,7 @@ from rollfleet_operator.manifest import Manifest
 
 
 def workers(**spec: Any) -> Any:
-    runs = [each for ref, each in wanted(a_job(**spec)).items() if ref.kind == "Job"]
-    return next(run for run in runs if run["metadata"]["labels"][names.ROLE] == Role.WORKER)
+    return scene(**spec).run()
 
 
 def container(**spec: Any) -> Any:

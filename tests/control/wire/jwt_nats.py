@@ -13,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from nats.aio.client import Client
+from nats.errors import Error as NatsError
 from tests.api.job_data import job_data
 
 from rollfleet.nats.embedded_server import find_nats_server
@@ -73,9 +75,7 @@ class NatsInJwtMode:
 
     @property
     def peak_mib(self) -> int:
-        peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text())
-        assert peak
-        return int(peak[1]) >> 10
+        return memory_mib(self._process.pid)
 
     @property
     def stored_mib(self) -> int:
@@ -112,18 +112,30 @@ class NatsInJwtMode:
             f"max_memory_store: {self._store_bytes}}}\n"
             f"{self._cluster}"
         )
-        command = [str(find_nats_server()), "-c", str(self.folder / "nats.conf")]
-        with (self.folder / "log").open("a") as log:
-            self._process = subprocess.Popen(command, stderr=log)
-        ports = self.folder / f"nats-server_{self._process.pid}.ports"
-        until = time.monotonic() + START_TIMEOUT_S
-        while not (ports.exists() and ports.stat().st_size):
-            assert self._process.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() < until, "nats-server did not come up"
-            time.sleep(0.01)
-        urls = json.loads(ports.read_text())
+        self._process, urls = start_nats_server(self.folder / "nats.conf")
         self._port = int(urls["nats"][0].rpartition(":")[2])
         self.monitoring = urls["monitoring"][0]
+
+
+def start_nats_server(configuration: Path) -> tuple[subprocess.Popen[bytes], dict[str, list[str]]]:
+    """Start a server, and wait for it; return it and where it listens. Its `ports_file_dir` is its folder."""
+    folder = configuration.parent
+    with (folder / "log").open("a") as log:
+        process = subprocess.Popen([str(find_nats_server()), "-c", str(configuration)], stderr=log)
+    ports = folder / f"nats-server_{process.pid}.ports"
+    until = time.monotonic() + START_TIMEOUT_S
+    while not (ports.exists() and ports.stat().st_size):
+        assert process.poll() is None, (folder / "log").read_text()
+        assert time.monotonic() < until, "nats-server did not come up"
+        time.sleep(0.01)
+    return process, json.loads(ports.read_text())
+
+
+def memory_mib(pid: int, line: str = "VmHWM") -> int:
+    """The most memory that a process has had; `VmRSS`: what it has now."""
+    found = re.search(rf"{line}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found
+    return int(found[1]) >> 10
 
 
 def size_of(file: Path) -> int:
@@ -158,7 +170,7 @@ class Site:
 
     def __init__(self, server: NatsInJwtMode, folder: Path) -> None:
         self.server, self._folder = server, folder
-        self.nats = NatsOnServer(server.settings)
+        self.nats, self._others = NatsOnServer(server.settings), list[NatsOnServer]()
 
     @staticmethod
     def job(name: str = "a", *, namespace: str = "default", uid: str = "uid-1", **spec: object) -> CollectorJob:
@@ -172,7 +184,13 @@ class Site:
         return job
 
     def nats_with(self, **settings: Any) -> NatsOnServer:
-        return NatsOnServer(replace(self.server.settings, **settings))
+        """Return the NATS of another operator, which has heard nothing; it is closed after the test."""
+        self._others.append(NatsOnServer(replace(self.server.settings, **settings)))
+        return self._others[-1]
+
+    async def close(self) -> None:
+        for nats in (self.nats, *self._others):
+            await nats.close()
 
     def credentials(self, job: CollectorJob, role: Role, *, life_s: int = 3600, ago_s: int = 0) -> bytes:
         return role_credentials(
@@ -217,6 +235,13 @@ class Site:
             await guest.client.close()
             if left := guest.client._transport:  # of an attempt that failed
                 left.close()  # type: ignore[no-untyped-call]
+
+    async def refusal(self, job: CollectorJob, role: Role, credentials: bytes) -> str:
+        """Return why the server takes no connection with these credentials."""
+        with pytest.raises((NatsError, TimeoutError)) as refused:
+            async with self.guest(job, role, credentials):
+                pass
+        return str(refused.value)
 
     async def speak(self, job: CollectorJob, role: Role, messages: Mapping[str, Any]) -> None:
         """Say something as a role, and see that it was stored."""

@@ -1,7 +1,6 @@
 """Jobs that come and go beside one that trains: the operator's program, a real API server, a real nats-server."""
 
 import asyncio
-import re
 import statistics
 import subprocess
 import threading
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 from tests.api.job_data import job_data
 from tests.control.kubernetes import ApiServer
-from tests.control.wire.jwt_nats import NatsInJwtMode, Site
+from tests.control.wire.jwt_nats import NatsInJwtMode, Site, memory_mib
 from tests.waiting import wait_until
 
 import rollfleet
@@ -40,12 +39,6 @@ HEALTHY_S = 0.1  # with the accounts of four deleted jobs to look for it was 7.6
 
 def manifest(name: str) -> dict[str, Any]:
     return job_data({"name": name, "namespace": NAMESPACE}, policy={"random": {}})
-
-
-def resident_mib(pid: int) -> int:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found
-    return int(found[1]) >> 10
 
 
 def seconds_to_answer(url: str) -> float:
@@ -94,7 +87,7 @@ async def test_fifty_jobs_come_and_go_beside_one_that_trains(
     async def until_nats_has(names: set[str]) -> None:
         async with asyncio.timeout(60):
             while await site.nats.provisioned() != {JobKey(NAMESPACE, name) for name in names}:
-                assert operator.poll() is None, (tmp_path / "operator.log").read_text()
+                assert operator.poll() is None, (tmp_path / "nats/operator.log").read_text()
                 await asyncio.sleep(0.05)
 
     steady = parse_job(await call(server.api.create(manifest("steady"))))
@@ -116,7 +109,7 @@ async def test_fifty_jobs_come_and_go_beside_one_that_trains(
             answers += [
                 await asyncio.to_thread(seconds_to_answer, f"{nats_server.monitoring}/healthz") for _ in range(5)
             ]
-            memory.append(tuple(map(resident_mib, pids)))
+            memory.append(tuple(memory_mib(pid, "VmRSS") for pid in pids))
             assert len(times) > before, "the job that trains got no batch"
     gap_s = max(after - earlier for earlier, after in pairwise(times))
     print(f"{len(times)} batches, the longest gap {gap_s:.2f} s; MiB of operator and NATS after each wave: {memory}")

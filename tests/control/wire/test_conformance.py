@@ -1,21 +1,18 @@
 """What every `NatsPort` does, in memory and on a real server: the operator's tests rest on the first."""
 
 import pytest
-from tests.api.job_data import job_data
 from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.control.wire.jwt_nats import Site
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
-from rollfleet_api.validation import parse_job
 from rollfleet_operator.nats_port import Heartbeats, JobKey, NatsPort
 
 KEY = JobKey("lab", "cartpole")
 
 
 def a_job(uid: str = "uid-1") -> CollectorJob:
-    metadata = {"namespace": KEY.namespace, "name": KEY.name, "uid": uid}
-    return parse_job(job_data(metadata, policy={"random": {}}, delivery={"maxBytes": "4Mi"}))
+    return Site.job(KEY.name, namespace=KEY.namespace, uid=uid)
 
 
 @pytest.fixture(params=["memory", "nats"])

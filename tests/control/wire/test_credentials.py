@@ -3,17 +3,15 @@
 from pathlib import Path
 
 import pytest
-from tests.api.job_data import job_data
+from tests.control.wire.jwt_nats import Site
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role, permissions
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.subjects import Subjects
-from rollfleet_api.validation import parse_job
-from rollfleet_operator.nats.accounts import job_account, job_of, uid_of
 from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.settings import KEYS, NatsSettings
-from rollfleet_operator.nats.tokens import Kind, Signer, TokenInvalid, read_credentials, read_token
+from rollfleet_operator.nats.tokens import Kind, Signer, read_credentials, read_token
 from rollfleet_operator.nats.trust import new_keys, secret_files, trust_configuration
 from rollfleet_operator.nats.users import issued_at, role_credentials
 from rollfleet_operator.settings import SettingsInvalid
@@ -24,8 +22,7 @@ HOUR_S = 3600
 LIFE_S = 24 * HOUR_S
 
 
-def job(name: str = "a", uid: str = "uid-1", **spec: object) -> CollectorJob:
-    return parse_job(job_data({"name": name, "uid": uid}, **spec))
+job = Site.job
 
 
 def minted(job: CollectorJob, *, now_s: int = NOW_S, keys: Keys = KEYS_A, role: Role = Role.WORKER) -> bytes:
@@ -96,24 +93,12 @@ def test_jobs_with_similar_names_have_different_keys() -> None:
     assert account("ab", "c") != account("a", "bc")
 
 
-def test_account_names_its_job() -> None:
-    token = job_account(job(), KEYS_A, 1 << 30, now_s=NOW_S)
-    assert job_of(token) == subjects_of(job())
-    assert uid_of(token) == "uid-1"
-
-
 def test_configuration_of_the_server_contains_no_seed() -> None:
     files = secret_files(KEYS_A, now_s=NOW_S)
     assert set(files) == {"operator.seed", "trust.conf"}
     assert Keys(Signer.from_seed(files["operator.seed"])) == KEYS_A
-    assert "SO" not in {word[:2] for word in files["trust.conf"].replace('"', " ").split()}
+    assert not {"SO", "SA"} & {word[:2] for word in files["trust.conf"].replace('"', " ").split()}
     assert trust_configuration(KEYS_A, now_s=NOW_S) == files["trust.conf"]
-
-
-def test_a_seed_of_another_kind_is_refused() -> None:
-    for text in ("", "SOX", Signer.of(Kind.USER, b"u" * 32).public):
-        with pytest.raises(TokenInvalid):
-            Signer.from_seed(text)
 
 
 def test_error_of_settings_names_the_missing_one(tmp_path: Path) -> None:

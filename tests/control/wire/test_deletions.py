@@ -37,19 +37,16 @@ async def test_nats_looks_for_no_account_of_fifty_deleted_jobs(nats_server: Nats
     nats = site.nats_with(state_bytes=STATE_BYTES)
     jobs = [site.job(f"job-{index}", uid=f"uid-{index}") for index in range(JOBS)]
     stays = site.job("stays")
-    try:
-        for job in [*jobs, stays]:
-            await nats.provision(job)
-        assert len(folders(nats_server)) == JOBS + 1
-        for job in jobs:
-            await nats.deprovision(JobKey(job.metadata.namespace, job.metadata.name))
-        assert len(folders(nats_server)) == 1
-        await asyncio.sleep(FORGOTTEN_S)
-        for check in ("/healthz", "/healthz?js-enabled-only=true"):
-            assert await asyncio.to_thread(answer, nats_server.monitoring + check) == 200
-        await nats.provision(jobs[0])  # a job of the same name may come again
-    finally:
-        await nats.close()
+    for job in [*jobs, stays]:
+        await nats.provision(job)
+    assert len(folders(nats_server)) == JOBS + 1
+    for job in jobs:
+        await nats.deprovision(JobKey(job.metadata.namespace, job.metadata.name))
+    assert len(folders(nats_server)) == 1
+    await asyncio.sleep(FORGOTTEN_S)
+    for check in ("/healthz", "/healthz?js-enabled-only=true"):
+        assert await asyncio.to_thread(answer, nats_server.monitoring + check) == 200
+    await nats.provision(jobs[0])  # a job of the same name may come again
 
 
 @pytest.mark.slow

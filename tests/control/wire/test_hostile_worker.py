@@ -36,8 +36,7 @@ def memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 async def job_beside(site: Site) -> AsyncIterator[CollectorJob]:
     """A job whose batches flow, one after the other, all the time, and without a gap."""
     job = site.job("beside", mode="Async")
-    nats = site.nats_with(state_bytes=STATE_BYTES)
-    await nats.provision(job)
+    await site.nats_with(state_bytes=STATE_BYTES).provision(job)
     learner, worker = (site.address(job, role) for role in (Role.LEARNER, Role.WORKER))
     begun, enough = threading.Event(), threading.Event()
     delivering = asyncio.create_task(asyncio.to_thread(lambda: deliver(job, learner, worker, begun, enough)))
@@ -47,7 +46,6 @@ async def job_beside(site: Site) -> AsyncIterator[CollectorJob]:
     finally:
         enough.set()
         await delivering
-        await nats.close()
 
 
 def deliver(
@@ -87,11 +85,10 @@ async def most_messages(site: Site, job: CollectorJob) -> int:
 async def test_one_worker_takes_little_of_the_server_and_nothing_of_another_job(
     attack: Attack, times: int, nats_server: NatsInJwtMode, site: Site
 ) -> None:
-    job, nats = site.job(), site.nats_with(state_bytes=STATE_BYTES)
-    await nats.provision(job)
+    job = site.job()
+    await site.nats_with(state_bytes=STATE_BYTES).provision(job)
     async with job_beside(site):
         await does_its_worst(site, job, attack, times)
-    await nats.close()
     assert await most_messages(site, job) < MOST_MESSAGES
     assert nats_server.peak_mib < MOST_MIB
     assert nats_server.stored_mib < MOST_STORED_MIB
@@ -119,9 +116,8 @@ async def ask_and_read_nothing(site: Site, job: CollectorJob, connections: int) 
 
 
 async def test_replies_that_no_one_reads_are_bounded(nats_server: NatsInJwtMode, site: Site) -> None:
-    job, nats = site.job(), site.nats_with(state_bytes=STATE_BYTES)
-    await nats.provision(job)
+    job = site.job()
+    await site.nats_with(state_bytes=STATE_BYTES).provision(job)
     async with job_beside(site):
         await ask_and_read_nothing(site, job, connections=2)
-    await nats.close()
     assert nats_server.peak_mib < MOST_MIB

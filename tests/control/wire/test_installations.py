@@ -23,8 +23,6 @@ async def test_jobs_of_another_installation_are_no_orphans_and_are_left_alone(si
     assert await development.provisioned() == set()
     await development.deprovision(KEY)
     assert await site.stored(job, subjects_of(job).control) == pack(CONTROL)
-    for nats in (production, development):
-        await nats.close()
 
 
 @pytest.mark.parametrize("uid", ["uid-1", "uid-2"], ids=["a restored cluster", "another cluster"])
@@ -41,8 +39,6 @@ async def test_job_of_a_name_that_another_installation_has_is_refused_and_learns
     assert (await production.heartbeats(theirs)).control == CONTROL
     await production.deprovision(KEY)
     await development.provision(ours)
-    for nats in (production, development):
-        await nats.close()
 
 
 async def test_accounts_without_an_id_are_adopted_by_their_job_and_never_orphans(site: Site) -> None:
@@ -59,4 +55,3 @@ async def test_accounts_without_an_id_are_adopted_by_their_job_and_never_orphans
         assert worker.client.is_connected
     assert await production.provisioned() == {KEY}
     assert await site.stored(job, subjects_of(job).control) == pack(CONTROL)
-    await production.close()

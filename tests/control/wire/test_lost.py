@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -29,17 +30,11 @@ def lose_everything(nats_server: NatsInJwtMode) -> None:
 
 async def noticed(site: Site, job: CollectorJob) -> None:
     """Wait until the operator has noticed that it hears nothing of the job."""
-    async with asyncio.timeout(10):
-        while await hears(site, job):
-            await blocking(lambda: time.sleep(0.01))
-
-
-async def hears(site: Site, job: CollectorJob) -> bool:
-    try:
-        await site.nats.heartbeats(job)
-    except NatsUnavailable:
-        return False
-    return True
+    with suppress(NatsUnavailable):
+        async with asyncio.timeout(10):
+            while True:
+                await site.nats.heartbeats(job)
+                await blocking(lambda: time.sleep(0.01))
 
 
 async def running(site: Site) -> CollectorJob:
@@ -70,9 +65,7 @@ async def test_lost_state_for_restarting_processes_is_restored(nats_server: Nats
 async def test_message_from_before_the_restore_is_kept(nats_server: NatsInJwtMode, site: Site) -> None:
     job = await running(site)
     lose_everything(nats_server)
-    other = site.nats_with()  # of an operator that has heard nothing
-    await other.provision(job)
-    await other.close()
+    await site.nats_with().provision(job)
     newer = replace(CONTROL, round=12)
     await site.speak(job, Role.LEARNER, {subjects_of(job).control: newer})
     await site.nats.provision(job)
@@ -83,8 +76,7 @@ async def test_later_job_of_the_same_name_gets_nothing_of_the_first(nats_server:
     first = await running(site)
     lose_everything(nats_server)
     await noticed(site, first)
-    second = site.job(uid="uid-2", workers=2)
-    await site.nats.provision(second)
+    second = await site.start(uid="uid-2", workers=2)
     assert await site.stored(second, subjects_of(second).control) == b""
     assert not (await site.nats.heartbeats(second)).learner
 

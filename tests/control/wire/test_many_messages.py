@@ -91,25 +91,20 @@ async def test_messages_of_invented_workers_are_dropped_and_counted(site: Site) 
     assert site.nats.dropped_messages >= len(beats)  # what was stored comes again when it is asked for
 
 
-async def test_large_job_takes_no_place_from_a_small_one(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat_listener, "MOST_MESSAGES", 20)
+@pytest.mark.parametrize(
+    ("most", "large", "small", "leases"),
+    [(8, 50, 2, True), (200, 300, 40, False)],  # the small one gets what is kept for each job in any case
+    ids=["a small job", "another large job"],
+)
+async def test_large_job_takes_no_place_from(
+    site: Site, monkeypatch: pytest.MonkeyPatch, most: int, large: int, small: int, leases: bool
+) -> None:
+    monkeypatch.setattr(heartbeat_listener, "MOST_MESSAGES", most)
     monkeypatch.setattr(heartbeat_listener, "MESSAGES_OF_JOB", 4)
-    large, small = site.job("large", workers=50), site.job("small", workers=2)
-    await begin(site, large, leases=True)
-    await begin(site, small, leases=True)
-    found = await heard(site, small, lambda found: len(found.workers) == 2)
-    assert len(found.workers) == 2
-    assert len((await site.nats.heartbeats(large)).workers) <= 20
+    jobs = site.job("large", workers=large), site.job("small", workers=small)
+    for job in jobs:
+        await begin(site, job, leases=leases)
+    await heard(site, jobs[1], lambda found: len(found.workers) == small)
+    assert len((await site.nats.heartbeats(jobs[0])).workers) == most // 2
     await site.nats.deprovision(JobKey("default", "large"))
-    assert site.nats._connections.messages.kept == 4
-
-
-async def test_largest_job_leaves_place_for_a_large_one(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat_listener, "MOST_MESSAGES", 200)
-    monkeypatch.setattr(heartbeat_listener, "MESSAGES_OF_JOB", 4)
-    largest, large = site.job("largest", workers=300), site.job("large", workers=40)
-    await begin(site, largest)
-    await begin(site, large)
-    found = await heard(site, large, lambda found: len(found.workers) == 40)
-    assert len(found.workers) == 40
-    assert len((await site.nats.heartbeats(largest)).workers) == 100
+    assert site.nats._connections.messages.kept == small * (2 if leases else 1)

@@ -21,15 +21,12 @@ LEARNER = LearnerStatus(session=1, version=3, applied_version=2, frames=64, batc
 CONTROL = Control(session=1, phase=LearnerPhase.RUN, round=0, version=3)
 
 
-async def stream_names(site: Site, job: CollectorJob) -> set[str | None]:
-    async with site.administrator(subjects_of(job)) as client:
-        return {stream.config.name for stream in await client.jsm().streams_info()}
-
-
 async def test_a_job_gets_its_streams_and_its_spec(site: Site) -> None:
     job = await site.start()
     subjects = subjects_of(job)
-    assert await stream_names(site, job) == {subjects.state_stream, subjects.batches_stream}
+    async with site.administrator(subjects) as client:
+        streams = {stream.config.name for stream in await client.jsm().streams_info()}
+    assert streams == {subjects.state_stream, subjects.batches_stream}
     assert CollectorJob.model_validate_json(await site.stored(job, subjects.spec)) == job
     assert await site.nats.provisioned() == {JobKey("default", "a")}
 
@@ -69,9 +66,7 @@ async def test_provisioning_again_changes_nothing(site: Site) -> None:
     async with site.guest(job, Role.WORKER) as worker:
         heard = await worker.client.subscribe(subjects_of(job).spec)
         await worker.flush()
-        other = site.nats_with()  # a restarted operator
-        await other.provision(job)
-        await other.close()
+        await site.nats_with().provision(job)  # a restarted operator
         await site.nats.provision(job)
         await worker.flush()
         assert heard.pending_msgs == 0
@@ -79,13 +74,11 @@ async def test_provisioning_again_changes_nothing(site: Site) -> None:
 
 
 async def test_job_changes_reach_its_streams_and_workers_stay_connected(site: Site) -> None:
-    before = site.job(workers=1)
-    await site.nats.provision(before)
+    before = await site.start(workers=1)
     async with site.guest(before, Role.WORKER) as worker:
         heard = await worker.client.subscribe(subjects_of(before).spec)
         await worker.flush()
-        after = site.job(workers=40, delivery={"maxBytes": "8Mi"})
-        await site.nats.provision(after)
+        after = await site.start(workers=40, delivery={"maxBytes": "8Mi"})
         assert CollectorJob.model_validate_json((await heard.next_msg(5)).data) == after
         assert worker.client.is_connected
     async with site.administrator(subjects_of(after)) as client:
@@ -141,17 +134,6 @@ async def test_another_job_of_the_same_name_starts_with_nothing_of_the_first(sit
     heard = await site.nats.heartbeats(second)
     assert heard.learner is None
     assert not heard.workers
-
-
-async def test_later_operator_reads_the_last_heartbeats(site: Site) -> None:
-    job = await site.start(workers=2)
-    subjects = subjects_of(job)
-    await site.speak(job, Role.WORKER, {subjects.worker(1): WORKER})
-    await site.speak(job, Role.LEARNER, {subjects.learner: LEARNER, subjects.control: CONTROL})
-    heard = await site.nats.heartbeats(job)
-    assert heard.workers == {1: WORKER}
-    assert heard.learner == LEARNER
-    assert heard.control == CONTROL
 
 
 async def test_message_published_during_the_subscription_is_known_at_the_next_reconciliation(site: Site) -> None:

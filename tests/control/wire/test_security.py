@@ -144,13 +144,14 @@ async def test_a_role_of_one_job_writes_nothing_of_another(site: Site, role: Rol
     subjects = subjects_of(theirs)
     targets = [subjects.batch_chunk(0, 1), subjects.control, subjects.weights_of(None).chunk(1, 0), subjects.worker(0)]
     own = subjects_of(ours).lease(0) if role is Role.WORKER else subjects_of(ours).learner
+    read = f"$JS.API.DIRECT.GET.{subjects_of(ours).state_stream}.{subjects_of(ours).control}"
     async with site.guest(ours, role) as us:
         for target in targets:
             await us.client.publish(target, FORGED)
             assert "permissions violation" in await asyncio.wait_for(us.refused.get(), 5)
             # JetStream answers on any subject that a request names, whatever the sender may publish to.
             await us.client.publish(own, FORGED, reply=target)
-            await us.client.publish(direct_get(ours, subjects_of(ours).control), b"", reply=target)
+            await us.client.publish(read, b"", reply=target)
         await us.flush()
     await untouched(site, theirs)
 
@@ -170,10 +171,6 @@ async def untouched(site: Site, job: CollectorJob) -> None:
         }
         batches = await streams.stream_info(subjects.batches_stream, subjects_filter=">")
         assert set(batches.state.subjects or {}) == {subjects.batch_chunk(0, 0)}
-
-
-def direct_get(job: CollectorJob, subject: str) -> str:
-    return f"$JS.API.DIRECT.GET.{subjects_of(job).state_stream}.{subject}"
 
 
 @pytest.mark.parametrize(("role", "most_bytes"), [(Role.WORKER, 64 << 20), (Role.LEARNER, 3 << 30)])
@@ -206,14 +203,11 @@ async def configurations(site: Site, job: CollectorJob) -> dict[str | None, Stre
 
 
 async def test_credentials_of_a_deleted_job_do_not_open_a_later_job_of_its_name(site: Site) -> None:
-    first = site.job(uid="uid-1")
-    await site.nats.provision(first)
+    first = await site.start(uid="uid-1")
     kept = {role: site.credentials(first, role) for role in Role}
     await site.nats.provision(site.job(uid="uid-2"))
     for role in Role:
-        with pytest.raises(NatsError, match="Authorization"):
-            async with site.guest(first, role, kept[role]):
-                pass
+        assert "Authorization" in await site.refusal(first, role, kept[role])
 
 
 async def test_expired_credentials_are_refused_and_cut_off(site: Site) -> None:
@@ -223,9 +217,7 @@ async def test_expired_credentials_are_refused_and_cut_off(site: Site) -> None:
         await asyncio.wait_for(worker.closed.wait(), 10)
         assert "user authentication expired" in str(worker.client.last_error)
     late = site.credentials(job, Role.WORKER, life_s=60, ago_s=120)
-    with pytest.raises(NatsError, match="Authorization"):
-        async with site.guest(job, Role.WORKER, late):
-            pass
+    assert "Authorization" in await site.refusal(job, Role.WORKER, late)
 
 
 async def test_no_client_connects_without_credentials(site: Site) -> None:
@@ -234,9 +226,8 @@ async def test_no_client_connects_without_credentials(site: Site) -> None:
 
 
 async def test_a_job_stores_no_more_than_its_account_may(site: Site) -> None:
-    nats = site.nats_with(state_bytes=2 << 20)
     job = site.job(delivery={"maxBytes": "1Mi"})
-    await nats.provision(job)
+    await site.nats_with(state_bytes=2 << 20).provision(job)
     async with site.guest(job, Role.LEARNER) as learner:
         stream = learner.client.jetstream()
 
@@ -246,7 +237,6 @@ async def test_a_job_stores_no_more_than_its_account_may(site: Site) -> None:
 
         with pytest.raises(APIError, match="maximum bytes exceeded"):
             await publish_too_much()
-    await nats.close()
 
 
 async def test_a_job_has_no_more_connections_than_its_workers_need(site: Site) -> None:
@@ -262,6 +252,3 @@ async def test_no_secret_is_shown_where_keys_are_printed(site: Site) -> None:
     shown = repr(site.server.settings) + repr(site.nats) + str(site.server.keys)
     assert site.server.keys.operator.seed not in shown
     assert site.server.keys.operator.public in shown
-    configuration = (site.server.folder / "trust.conf").read_text()
-    assert site.server.keys.operator.seed not in configuration
-    assert json.dumps(site.server.keys.system_account().seed) not in configuration

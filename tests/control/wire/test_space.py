@@ -37,11 +37,6 @@ def nats_server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Nats
     server.stop()
 
 
-def learner_address(site: Site, job: CollectorJob) -> dict[str, Any]:
-    address = site.address(job, Role.LEARNER)
-    return {"address": address.url, "credentials": address.credentials}
-
-
 async def reserved(site: Site, job: CollectorJob) -> tuple[int, int]:
     """The MiB that the job's streams reserve: batches and state."""
     subjects = subjects_of(job)
@@ -94,17 +89,14 @@ async def test_restarted_operator_takes_no_space_away(site: Site) -> None:
     job = await site.start(delivery={})
     await send(site, job, range(65))
     await site.nats.grow(job)
-    restarted = site.nats_with()
-    await restarted.provision(job)
-    await restarted.close()
+    await site.nats_with().provision(job)
     assert await reserved(site, job) == (256, 64)
 
 
 async def test_state_at_its_bound_refuses_new_subjects_and_renews_known_ones(site: Site) -> None:
-    nats, job = site.nats_with(state_bytes=64 << 20), site.job(workers=2)
+    job = site.job(workers=2)
     subjects = subjects_of(job)
-    await nats.provision(job)
-    await nats.close()
+    await site.nats_with(state_bytes=64 << 20).provision(job)
     async with site.administrator(subjects) as client:
         await client.jetstream().publish(subjects.control, b"older")
         for number in range(3000):  # more than there may be
@@ -146,7 +138,9 @@ async def test_batch_and_weights_above_the_first_space_arrive_once_the_operator_
     link = await asyncio.to_thread(Link, site.address(job, Role.WORKER), role=Role.WORKER)
     worker = await asyncio.to_thread(NatsWorkerTransport, link, 0)
     policy = torch.nn.Linear(1000, 1000)
-    collector = await asyncio.to_thread(rollfleet.connect, job.key, policy, **learner_address(site, job))
+    learner = site.address(job, Role.LEARNER)
+    learner_at: dict[str, Any] = {"address": learner.url, "credentials": learner.credentials}
+    collector = await asyncio.to_thread(rollfleet.connect, job.key, policy, **learner_at)
     try:
         assert (await site.stored(job, subjects_of(job).manifest)) == b""
         sent = worker.send(numbered_batches.fragment(3.0, size=1_000_000), numbered_batches.META).stored
