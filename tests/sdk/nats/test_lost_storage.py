@@ -1,7 +1,6 @@
 """NATS returns without its storage, or without the job: the job continues, or ends clearly."""
 
 import shutil
-import time
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -148,19 +147,6 @@ def test_a_worker_renews_a_lost_lease(server: Server) -> None:
     assert [transport.incarnation for transport in ports] == [0, 1, 2]
 
 
-def test_a_worker_ends_after_its_job_was_deleted(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "DELETED_AFTER_S", 2.0)
-    job = server.provision(**ASYNC | {"policy": {"random": {}}})
-    waiting = server.start_worker(job, 0)
-    waiting.wait_for(WorkerState.WAITING_FOR_LEARNER)
-    admin = server.link()
-    admin.call(deprovision(admin))
-    waiting.join()
-    assert isinstance(waiting.error, JobEnded)
-    assert waiting.status is not None
-    assert waiting.status.state is WorkerState.LEFT
-
-
 def test_a_sending_worker_ends_after_its_job_was_deleted(
     server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +160,8 @@ def test_a_sending_worker_ends_after_its_job_was_deleted(
     admin.call(deprovision(admin))
     worker.join(20)
     assert isinstance(worker.error, JobEnded)
+    assert worker.status is not None
+    assert worker.status.state is WorkerState.LEFT
     with pytest.raises(JobEnded):
         list(islice(collector, 10))
 
