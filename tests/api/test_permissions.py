@@ -172,14 +172,6 @@ async def test_learner_may_not_pose_as_a_worker_or_an_operator(server: "Server")
         assert await learner.refused_to_publish(forbidden) == set(forbidden)
 
 
-async def test_no_client_connects_without_a_password(server: "Server") -> None:
-    for url in (f"nats://{server.host_port}", f"nats://worker:wrong@{server.host_port}"):
-        client = Client()
-        with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
-            await client.connect(url, allow_reconnect=False)
-        await client.close()
-
-
 async def ask(guest: Guest, subject: str, body: object) -> None:
     data = json.dumps(body).encode() if body else b""
     answer = (await guest.client.request(subject, data, timeout=5)).data
