@@ -3,44 +3,27 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
 
-import psutil
 import pytest
 from tests.held import descriptors
-from tests.running import running
+from tests.running import alive
+from tests.waiting import wait_until
 
 from rollfleet.system.child_processes import Child, describe_exit, spawn
 
 ENVIRON = dict(os.environ)
 
 
-async def python(program: str, *arguments: object, lines: "asyncio.Queue[str] | None" = None) -> Child:
+async def python(program: str, *, lines: "asyncio.Queue[str] | None" = None) -> Child:
     """Start a child that runs a Python program. Each line that it writes goes to `lines`."""
-    command = [sys.executable, "-u", "-c", program, *map(str, arguments)]
+    command = [sys.executable, "-u", "-c", program]
     return await spawn("child", command, environ=ENVIRON, on_line=lines.put_nowait if lines else None)
 
 
 async def next_line(lines: "asyncio.Queue[str]") -> str:
     return await asyncio.wait_for(lines.get(), 20)
-
-
-def alive(pid: int) -> bool:
-    """Whether it runs: a zombie does not."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def ends(pid: int, within_s: float = 10.0) -> bool:
-    until = time.monotonic() + within_s
-    while alive(pid) and time.monotonic() < until:
-        time.sleep(0.01)
-    return not alive(pid)
 
 
 # Output.
@@ -149,59 +132,22 @@ WITH_GRANDCHILD = (
     "import subprocess, sys, time\n"
     f"grandchild = subprocess.Popen([sys.executable, '-u', '-c', {STUBBORN!r}])\n"
     "print('grandchild', grandchild.pid)\n"
-    "time.sleep(float(sys.argv[1]))\n"
+    "time.sleep(0.5)\n"
 )
 
 
-async def grandchild_of(lines: "asyncio.Queue[str]") -> int:
-    """The grandchild's process id, once it ignores SIGTERM."""
-    written = {await next_line(lines), await next_line(lines)}
-    assert "ready" in written
-    (pid,) = written - {"ready"}
-    return int(pid.removeprefix("grandchild "))
-
-
-def test_grandchildren_end_with_their_group() -> None:
+def test_grandchild_that_holds_the_output_open_does_not_delay_wait_and_ends_with_its_group() -> None:
     async def go() -> int:
         lines: asyncio.Queue[str] = asyncio.Queue()
-        child = await python(WITH_GRANDCHILD, 600, lines=lines)
-        grandchild = await grandchild_of(lines)
-        assert alive(grandchild)
-        await child.stop(0.3)
-        return grandchild
-
-    assert ends(asyncio.run(go()))
-
-
-def test_grandchild_that_holds_the_output_open_does_not_delay_wait() -> None:
-    async def go() -> int:
-        lines: asyncio.Queue[str] = asyncio.Queue()
-        child = await python(WITH_GRANDCHILD, 0.5, lines=lines)
-        grandchild = await grandchild_of(lines)
+        child = await python(WITH_GRANDCHILD, lines=lines)
+        written = {await next_line(lines), await next_line(lines)}
+        assert "ready" in written  # from now on it ignores SIGTERM
+        (line,) = written - {"ready"}
+        grandchild = int(line.removeprefix("grandchild "))
         assert await asyncio.wait_for(child.wait(), 10) == 0
         assert alive(grandchild)
         await child.stop(5)
         return grandchild
 
-    assert ends(asyncio.run(go()))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a child when its parent ends")
-def test_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
-    parent_program = (
-        "import asyncio, os, sys\n"
-        "from rollfleet.system.child_processes import spawn\n"
-        "async def go():\n"
-        f"    command = [sys.executable, '-u', '-c', {STUBBORN!r}]\n"
-        "    ready = asyncio.Event()\n"
-        "    child = await spawn('child', command, environ=dict(os.environ), on_line=lambda _: ready.set())\n"
-        "    await ready.wait()\n"
-        "    print(child.pid, flush=True)\n"
-        "    await child.wait()\n"
-        "asyncio.run(go())\n"
-    )
-    with running(sys.executable, "-c", parent_program, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        assert alive(child)
-    assert ends(child)
+    grandchild = asyncio.run(go())
+    wait_until(lambda: not alive(grandchild), 10)
