@@ -30,11 +30,6 @@ class Running:
     def patch(self, **spec: Any) -> None:
         self.lab.kubectl("patch", f"collectorjob/{NAME}", "--type=merge", f"--patch={json.dumps({'spec': spec})}")
 
-    def pods(self, role: str) -> set[str]:
-        """The pods of a role that are not on their way out, each by what no other ever has."""
-        found = self.lab.pods(role)
-        return {pod["metadata"]["uid"] for pod in found if "deletionTimestamp" not in pod["metadata"]}
-
 
 @pytest.fixture(scope="module")
 def running(release: Release, repository: Path) -> Iterator[Running]:
@@ -45,15 +40,15 @@ def running(release: Release, repository: Path) -> Iterator[Running]:
 
 
 def test_two_workers_become_four_and_one_while_the_same_learner_iterates(running: Running) -> None:
-    lab, learner = running.lab, running.pods("learner")
+    lab, learner = running.lab, running.lab.uids("learner")
     for count in (4, 1, 2):
-        staying = running.pods("worker")
+        staying = running.lab.uids("worker")
         lab.kubectl("scale", f"collectorjob/{NAME}", f"--replicas={count}")
         lab.wait_for_workers(NAME, count)
         running.collects()
-        now = running.pods("worker")
+        now = running.lab.uids("worker")
         assert now <= staying or staying <= now, "who was there and is still wanted was not restarted"
-    assert running.pods("learner") == learner
+    assert running.lab.uids("learner") == learner
     # A batch of a Sync job holds what all of its workers have collected, four environments each. Those that are added
     # take part once they are heard of, one perhaps a round before the other.
     sizes = [int(size) for size in re.findall(r"frames, (\d+) environments", lab.logs("learner"))]
@@ -85,12 +80,12 @@ def test_another_image_brings_other_pods_and_a_template_other_workers_to_the_sam
 
     def change(**changes: Any) -> tuple[set[str], set[str]]:
         """Edit the job, wait for other workers, and return the UIDs of its learner's pods before and after."""
-        learner, workers = running.pods("learner"), running.pods("worker")
+        learner, workers = running.lab.uids("learner"), running.lab.uids("worker")
         running.patch(**changes)
-        lab.wait_until(NAME, lambda _: not workers & running.pods("worker"), "other pods")
+        lab.wait_until(NAME, lambda _: not workers & running.lab.uids("worker"), "other pods")
         lab.wait_for_workers(NAME, 2)
         running.collects()
-        return learner, running.pods("learner")
+        return learner, running.lab.uids("learner")
 
     # What runs already, under its name: another image to the job, and to its learner, which has none of its own.
     before, after = change(image=lab.release.worker_image)

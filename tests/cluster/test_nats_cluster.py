@@ -54,11 +54,7 @@ def before(lab: Lab, counting: dict[str, Any]) -> set[str]:
     lab.apply(counting)
     lab.wait_for_workers("counting", 2)
     lab.wait_for_frames("counting", more_than=10_000)
-    return pods(lab)
-
-
-def pods(lab: Lab) -> set[str]:
-    return {pod["metadata"]["uid"] for role in ("worker", "learner") for pod in lab.pods(role)}
+    return lab.uids("worker", "learner")
 
 
 def uid(release: Release, pod: str) -> str:
@@ -82,7 +78,7 @@ def is_replaced(release: Release, pod: str, before: str) -> None:
 def check(lab: Lab, before: set[str]) -> None:
     """Check that nothing was restarted or lost, and that the learner never waited for long."""
     goes_on(lab)
-    assert pods(lab) == before
+    assert lab.uids("worker", "learner") == before
     assert lab.missed() == 0
     assert lab.longest_pause_s() < MOST_PAUSE_S
 
