@@ -155,13 +155,9 @@ def test_an_end_of_a_connection_over_tls_is_no_warning(
             over.set()
 
         url = f"nats://admin:wrong@{server.host_port}" if refused else server.url(None)
-        options: dict[str, Any] = {
-            "disconnected_cb": end,
-            "error_cb": end,
-            "max_reconnect_attempts": -1,
-            "reconnect_time_wait": 0.1,
-        }
-        connecting = asyncio.ensure_future(client.connect(url, tls=trusting, **options))
+        again: dict[str, Any] = {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.1}
+        connected = client.connect(url, tls=trusting, disconnected_cb=end, error_cb=end, **again)
+        connecting = asyncio.ensure_future(connected)
         try:
             if not refused:
                 await connecting

@@ -161,21 +161,6 @@ def test_a_learner_that_died_with_nats_has_a_successor_whose_numbers_go_on(serve
     join_all(workers)
 
 
-def test_lost_batches_are_counted_as_missed(server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM)
-    collector, worker = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
-    sent(worker, 0)
-    assert values(collector, 1) == [0.0]
-    sent(worker, 1)
-    copy = copied(server)
-    pull_nothing(collector)
-    sent(worker, 2, 3, 4)
-    put_back(server, copy)
-    sent(worker, 5)
-    assert values(collector, 2) == [1.0, 5.0]
-    assert collector.stats().missed == 3
-
-
 def test_batches_of_an_incarnation_whose_number_was_lost_are_no_repetitions(server: Server, connect: Connect) -> None:
     server.provision(**RANDOM)
     collector, first = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
@@ -224,22 +209,24 @@ def test_batches_of_a_restarted_process_are_not_taken_for_those_that_are_being_a
     assert begin(lambda count: values(collector, count), 3).result(20) == [10.0, 11.0, 12.0]
 
 
-def test_the_last_batches_of_a_worker_that_died_with_nats_are_missed(
-    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("dies", "missed"), [(False, 4), (True, 3)], ids=["the worker lives", "the worker dies"])
+def test_lost_batches_are_counted_as_missed(
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch, dies: bool, missed: int
 ) -> None:
     monkeypatch.setattr(gathering, "CHECK_WORKERS_S", 0.05)
     server.provision(**RANDOM)
     collector, worker = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
     sent(worker, 0)
     assert values(collector, 1) == [0.0]
+    sent(worker, 1)
     copy = copied(server)
     transport = pull_nothing(collector)
-    sent(worker, 1, 2, 3, 4)
-    wait_until(lambda: transport.workers()[0].batches >= 5)
-    collector._gatherer.check_workers()
-    worker.close()
+    sent(worker, 2, 3, 4, 5)
+    if dies:
+        wait_until(lambda: transport.workers()[0].batches >= 6)
+        collector._gatherer.check_workers()
+        worker.close()
     put_back(server, copy)
-    successor = NatsWorkerTransport(server.link(Role.WORKER), 0)
-    sent(successor, 10)
-    assert values(collector, 1) == [10.0]
-    assert collector.stats().missed == 3  # of 4, the last may have been under way
+    sent(NatsWorkerTransport(server.link(Role.WORKER), 0) if dies else worker, 10)
+    assert values(collector, 2) == [1.0, 10.0]
+    assert collector.stats().missed == missed  # of a worker that died, the last may have been under way

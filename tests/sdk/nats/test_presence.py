@@ -12,9 +12,7 @@ from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet.nats import polling, presence
-from rollfleet.nats.link import Link
-from rollfleet.nats.presence import is_missing
-from rollfleet.nats.streams import deprovision, provision
+from rollfleet.nats.streams import provision
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 
@@ -60,14 +58,3 @@ def test_a_nats_that_came_back_empty_is_waited_for(
     assert worker.transport.incarnation == 0
     assert worker.status is not None
     assert worker.status.state is WorkerState.COMPLETE
-
-
-@pytest.mark.parametrize("role", [None, *Role])
-def test_each_role_may_ask_whether_its_job_exists(server: Server, role: Role | None) -> None:
-    owner = server.link()
-    link: Link = server.link(role)
-    assert link.call(is_missing(link), timeout_s=5)
-    server.provision(**ASYNC)
-    assert not link.call(is_missing(link), timeout_s=5)
-    owner.call(deprovision(owner))
-    assert link.call(is_missing(link), timeout_s=5)

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 from tests.held import descriptors
@@ -16,14 +17,16 @@ from rollfleet.system.child_processes import Child, describe_exit, spawn
 ENVIRON = dict(os.environ)
 
 
-async def python(program: str, *, lines: "asyncio.Queue[str] | None" = None) -> Child:
-    """Start a child that runs a Python program. Each line that it writes goes to `lines`."""
-    command = [sys.executable, "-u", "-c", program]
-    return await spawn("child", command, environ=ENVIRON, on_line=lines.put_nowait if lines else None)
+async def python(program: str, on_line: Callable[[str], None] | None = None) -> Child:
+    """Start a child that runs a Python program."""
+    return await spawn("child", [sys.executable, "-u", "-c", program], environ=ENVIRON, on_line=on_line)
 
 
-async def next_line(lines: "asyncio.Queue[str]") -> str:
-    return await asyncio.wait_for(lines.get(), 20)
+async def begun(program: str, lines: int = 1) -> tuple[Child, list[str]]:
+    """Start a child, and return it with its first lines once it has written them."""
+    written: asyncio.Queue[str] = asyncio.Queue()
+    child = await python(program, written.put_nowait)
+    return child, [await asyncio.wait_for(written.get(), 20) for _ in range(lines)]
 
 
 # Output.
@@ -44,9 +47,8 @@ async def test_last_line_that_is_not_blank_is_the_cause() -> None:
 
 
 async def test_each_line_is_reported_when_it_is_written() -> None:
-    lines: asyncio.Queue[str] = asyncio.Queue()
-    child = await python("import time; print('one'); time.sleep(600)", lines=lines)
-    assert await next_line(lines) == "one"
+    child, lines = await begun("import time; print('one'); time.sleep(600)")
+    assert lines == ["one"]
     assert not child.ended
     await child.stop(5)
 
@@ -104,17 +106,13 @@ STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready
 
 
 async def test_stopped_child_chooses_its_exit_code() -> None:
-    lines: asyncio.Queue[str] = asyncio.Queue()
-    child = await python(POLITE, lines=lines)
-    await next_line(lines)
+    child, _ = await begun(POLITE)
     await child.stop(30)
     assert await child.wait() == 7
 
 
 async def test_child_that_ignores_sigterm_is_killed_after_its_grace() -> None:
-    lines: asyncio.Queue[str] = asyncio.Queue()
-    child = await python(STUBBORN, lines=lines)
-    await next_line(lines)
+    child, _ = await begun(STUBBORN)
     began = time.monotonic()
     await child.stop(0.3)
     assert time.monotonic() - began >= 0.3
@@ -138,11 +136,9 @@ WITH_GRANDCHILD = (
 
 def test_grandchild_that_holds_the_output_open_does_not_delay_wait_and_ends_with_its_group() -> None:
     async def go() -> int:
-        lines: asyncio.Queue[str] = asyncio.Queue()
-        child = await python(WITH_GRANDCHILD, lines=lines)
-        written = {await next_line(lines), await next_line(lines)}
-        assert "ready" in written  # from now on it ignores SIGTERM
-        (line,) = written - {"ready"}
+        child, lines = await begun(WITH_GRANDCHILD, lines=2)
+        assert "ready" in lines  # from now on it ignores SIGTERM
+        (line,) = {*lines} - {"ready"}
         grandchild = int(line.removeprefix("grandchild "))
         assert await asyncio.wait_for(child.wait(), 10) == 0
         assert alive(grandchild)
