@@ -120,12 +120,20 @@ class WorkerThread:
         error: The error that ended it; None: it ended without one, or still runs.
     """
 
-    def __init__(self, server: Server, job: CollectorJob, index: int, *, evaluates: bool = False) -> None:
+    def __init__(
+        self,
+        server: Server,
+        job: CollectorJob,
+        index: int,
+        *,
+        evaluates: bool = False,
+        workload: Workload | None = None,
+    ) -> None:
         link = server.link(Role.WORKER)
         self.transport = NatsWorkerTransport(link, index, job.spec.evaluation if evaluates else None)
         self.error: BaseException | None = None
         self._kind: type[Worker | EvaluationWorker] = EvaluationWorker if evaluates else Worker
-        self._job, self._index = job, index
+        self._job, self._workload, self._index = job, workload, index
         self._built: Future[Worker | EvaluationWorker] = Future()
         link.after_close(lambda: self._built.add_done_callback(lambda built: built.result().leave()))
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -149,7 +157,7 @@ class WorkerThread:
 
     def _run(self) -> None:
         try:
-            worker = self._kind(self.transport, Workload.of(self._job), self._index)
+            worker = self._kind(self.transport, self._workload or Workload.of(self._job), self._index)
             self._built.set_result(worker)
             try:
                 worker.run()
