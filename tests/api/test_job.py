@@ -40,12 +40,6 @@ def test_python_names_and_yaml_names_build_the_same_job() -> None:
     assert built == parse_job(job_data(env={"id": "CartPole-v1", "numEnvs": 8}))
 
 
-def test_key_is_namespace_and_name() -> None:
-    data = job_data()
-    assert parse_job(data).key == "default/cartpole"
-    assert parse_job(data | {"metadata": {"name": "cartpole", "namespace": "team-a"}}).key == "team-a/cartpole"
-
-
 @pytest.mark.parametrize(
     ("mode", "workers", "num_envs", "frames", "steps"),
     [

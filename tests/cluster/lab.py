@@ -103,6 +103,10 @@ class Lab:
     def apply(self, manifest: dict[str, Any]) -> None:
         self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
 
+    def patch(self, name: str, **spec: Any) -> None:
+        """Edit a job's spec."""
+        self.kubectl("patch", f"collectorjob/{name}", "--type=merge", f"--patch={json.dumps({'spec': spec})}")
+
     def get(self, kind: str, name: str) -> dict[str, Any]:
         """An object; empty: there is none."""
         text = self.kubectl("get", kind, name, "--output=json", "--ignore-not-found")

@@ -1,6 +1,5 @@
 """A job that is changed while it runs. One job for all of these tests; each leaves two workers that collect."""
 
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -26,9 +25,6 @@ class Running:
         """Wait until the learner took some more batches; the status that says so."""
         frames = self.lab.status(NAME).get("frames", 0)
         return self.lab.wait_for_frames(NAME, more_than=frames + 5 * 512)
-
-    def patch(self, **spec: Any) -> None:
-        self.lab.kubectl("patch", f"collectorjob/{NAME}", "--type=merge", f"--patch={json.dumps({'spec': spec})}")
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +55,13 @@ def test_two_workers_become_four_and_one_while_the_same_learner_iterates(running
 
 def test_a_suspended_job_has_no_pods_and_goes_on_with_the_next_version(running: Running) -> None:
     lab = running.lab
-    running.patch(suspend=True)
+    running.lab.patch(NAME, suspend=True)
     lab.kubectl("wait", "--for=delete", "pods", "--all", "--timeout=120s")
     lab.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Suspended", "--timeout=30s")
     before = lab.status(NAME)
     assert (before["phase"], before["gpus"], before["workers"]["desired"]) == ("Suspended", 0, 0)
 
-    running.patch(suspend=False)
+    running.lab.patch(NAME, suspend=False)
     lab.wait_for_workers(NAME, 2)
     after = running.collects()
     assert after["publishedVersion"] > before["publishedVersion"]
@@ -81,7 +77,7 @@ def test_another_image_brings_other_pods_and_a_template_other_workers_to_the_sam
     def change(**changes: Any) -> tuple[set[str], set[str]]:
         """Edit the job, wait for other workers, and return the UIDs of its learner's pods before and after."""
         learner, workers = running.lab.uids("learner"), running.lab.uids("worker")
-        running.patch(**changes)
+        running.lab.patch(NAME, **changes)
         lab.wait_until(NAME, lambda _: not workers & running.lab.uids("worker"), "other pods")
         lab.wait_for_workers(NAME, 2)
         running.collects()
@@ -99,14 +95,14 @@ def test_another_image_brings_other_pods_and_a_template_other_workers_to_the_sam
 
 def test_missing_image_is_reported_and_a_correct_one_fixes_the_job(running: Running) -> None:
     lab, right = running.lab, running.lab.release.worker_image
-    running.patch(image=f"{right}-absent")
+    running.lab.patch(NAME, image=f"{right}-absent")
     lab.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Degraded", "--timeout=120s")
     assert lab.condition(NAME, "Degraded")["reason"] == "ImagePullFailed"
-    running.patch(image=right)
+    running.lab.patch(NAME, image=right)
     lab.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Degraded=false", "--timeout=120s")
     lab.wait_for_workers(NAME, 2)
     running.collects()
-    running.patch(image=None)  # as the other tests find it
+    running.lab.patch(NAME, image=None)  # as the other tests find it
     lab.wait_for_workers(NAME, 2)
     running.collects()
 
@@ -133,18 +129,15 @@ def test_kubectl_rollfleet_shows_the_job_and_steers_it(running: Running) -> None
 
 
 def test_the_learner_that_runs_follows_the_interval_and_the_total_of_frames(lab: Lab, counting: dict[str, Any]) -> None:
-    def edit(**spec: Any) -> None:
-        lab.kubectl("patch", f"collectorjob/{NAME}", "--type=merge", f"--patch={json.dumps({'spec': spec})}")
-
     lab.apply(counting)
     frames = lab.wait_for_frames(NAME, more_than=5 * 512)["frames"]
     (pod,) = lab.pods("learner")
-    edit(weights={"interval": 1000})
+    lab.patch(NAME, weights={"interval": 1000})
     before = lab.wait_for_frames(NAME, more_than=frames + 20 * 512)
     after = lab.wait_for_frames(NAME, more_than=before["frames"] + 50 * 512)
     assert after["publishedVersion"] == before["publishedVersion"]
     total = after["frames"] + 10 * 512
-    edit(collect={"totalFrames": total})
+    lab.patch(NAME, collect={"totalFrames": total})
     lab.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Complete", "--timeout=120s")
     assert lab.status(NAME)["frames"] == total
     assert [each["metadata"]["uid"] for each in lab.pods("learner")] == [pod["metadata"]["uid"]]

@@ -91,7 +91,7 @@ def test_a_user_watches_the_jobs_of_one_namespace(
     lab.kubectl("delete", "pod", pod, "--wait=false")
     wait_for(lambda: {"WorkerEnded", "WorkerBack"} <= kinds(page, key))
 
-    lab.kubectl("patch", "collectorjob/counting", "--type=merge", '--patch={"spec": {"workers": 3}}')
+    lab.patch("counting", workers=3)
     wait_for(lambda: "Scaled" in kinds(page, key))
     before = page.get(f"/jobs/{key}/history")[1]["time"]
     release.kubectl("rollout", "restart", "deployment/rollfleet")

@@ -217,20 +217,17 @@ def run(tmp_path: Path) -> Callable[[str], tuple[list[int], str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_no_process_outlives_a_program_that(ending: str, run: Callable[[str], tuple[list[int], str]]) -> None:
+@pytest.mark.parametrize(
+    ("start_method", "ending"), [*(("fork", each) for each in ENDINGS), ("spawn", "returns"), ("spawn", "is killed")]
+)
+def test_no_process_outlives_a_program_that(
+    start_method: str, ending: str, run: Callable[[str], tuple[list[int], str]]
+) -> None:
     made = MADE_IN_A_THREAD if "constructed it in a thread" in ending else MADE
-    pids, errors = run(PROGRAM.format(start_method="fork", made=made, ending=ENDINGS[ending]))
+    pids, errors = run(PROGRAM.format(start_method=start_method, made=made, ending=ENDINGS[ending]))
     assert len(pids) >= 2, errors
     wait_until(lambda: not any(map(alive, pids)), 10)
-    if "thread inside" not in ending:
+    if start_method == "spawn":
+        assert errors == ""
+    elif "thread inside" not in ending:
         assert ("Traceback" in errors) == (ending in ("raises", "is interrupted")), errors
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", ["returns", "is killed"])
-def test_no_spawned_process_outlives_a_program_that(ending: str, run: Callable[[str], tuple[list[int], str]]) -> None:
-    pids, errors = run(PROGRAM.format(start_method="spawn", made=MADE, ending=ENDINGS[ending]))
-    assert len(pids) >= 2, errors
-    wait_until(lambda: not any(map(alive, pids)), 10)
-    assert errors == ""

@@ -43,10 +43,9 @@ Started = Callable[..., list[psutil.Process]]
 
 
 class Faulty(CountingEnv):
-    """Calls a function at its fifth step, and another when it is made. Its episode does not end."""
+    """Calls a function at its fifth step. Its episode does not end."""
 
-    def __init__(self, fault: Callable[[], object], at_first: Callable[[], object] = lambda: None) -> None:
-        at_first()
+    def __init__(self, fault: Callable[[], object]) -> None:
         super().__init__(episode_frames=1 << 30)
         self._fault = fault
 
@@ -148,7 +147,7 @@ def test_error_of_making_an_environment_keeps_its_text(start: Start) -> None:
         raise FileNotFoundError("no assets")
 
     with pytest.raises(WorkerFailed, match="no assets"):
-        receive(start(partial(Faulty, print, at_first=never)))
+        receive(start(never))
 
 
 class Stubborn(CountingEnv):
