@@ -33,10 +33,6 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def files_that_contain(word: str, folder: Path) -> list[Path]:
-    return [file for file in folder.rglob("*") if file.is_file() and word.encode() in file.read_bytes()]
-
-
 def program(folder: Path, script: str) -> None:
     """Write a program called nats-server."""
     folder.mkdir()
@@ -73,7 +69,8 @@ def test_server_listens_on_the_loopback_only(server: Server) -> None:
 
 def test_passwords_are_readable_by_the_owner_only(server: Server) -> None:
     passwords = server._running.passwords
-    found = files_that_contain(passwords[ADMIN], server.folder)
+    files = [file for file in server.folder.rglob("*") if file.is_file()]
+    found = [file for file in files if passwords[ADMIN].encode() in file.read_bytes()]
     assert [(file.name, stat.S_IMODE(file.stat().st_mode)) for file in found] == [("nats.json", 0o600)]
     command = psutil.Process(server.pid).cmdline()
     assert not [word for word in command for password in passwords.values() if password in word]

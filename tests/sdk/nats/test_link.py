@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,15 +25,6 @@ from rollfleet_api.permissions import Role
 
 async def loop_thread() -> str:
     return threading.current_thread().name
-
-
-Threads = Callable[[], list[threading.Thread]]
-
-
-@pytest.fixture
-def link_threads() -> Threads:
-    before = set(threading.enumerate())
-    return lambda: [each for each in threading.enumerate() if each.name == "rollfleet-link" and each not in before]
 
 
 def test_calls_work_inside_a_running_event_loop(server: Server) -> None:
@@ -90,23 +80,21 @@ def test_request_without_an_answer_raises_rollfleets_timeout(server: Server) -> 
 
 
 @pytest.mark.parametrize("servers", [1, 2])
-def test_missing_servers_are_named_without_passwords(server: Server, link_threads: Threads, servers: int) -> None:
+def test_missing_servers_are_named_without_passwords(server: Server, servers: int) -> None:
     server.kill()
     url = ",".join(f"nats://user{index}:secret{index}@{server.host_port}" for index in range(servers))
     with pytest.raises(ConnectionFailed, match=f"NATS at {server.host_port}") as error:
         Link(Address(url=url, job="default/test"), role=None, timeout_s=0.5)
     assert "secret" not in str(error.value)
-    assert not link_threads()
 
 
 @pytest.mark.parametrize("alive", [True, False], ids=["a server", "a dead server"])
-def test_a_link_closes_twice_and_then_takes_no_call(server: Server, link_threads: Threads, alive: bool) -> None:
+def test_a_link_closes_twice_and_then_takes_no_call(server: Server, alive: bool) -> None:
     link = server.link()
     if not alive:
         server.kill()
     link.close()
     link.close()
-    assert not link_threads()
     with pytest.raises(ConnectionFailed, match="default/test was closed"):
         link.call(loop_thread())
 

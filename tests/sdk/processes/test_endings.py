@@ -196,35 +196,24 @@ ENDINGS = {
 }
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Callable[[str], tuple[list[int], str]]:
-    """Runs a program. Returns the process ids that it printed, and its standard error."""
-
-    def run(program: str) -> tuple[list[int], str]:
-        script = tmp_path / "script.py"
-        script.write_text(program)
-        done = subprocess.run(
-            [sys.executable, "-P", str(script)],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            start_new_session=True,
-            check=False,
-        )
-        return [int(pid) for pid in done.stdout.split()], done.stderr
-
-    return run
+def run(program: str, folder: Path) -> tuple[list[int], str]:
+    """Run a program. Return the process ids that it printed, and its standard error."""
+    script = folder / "script.py"
+    script.write_text(program)
+    command = [sys.executable, "-P", str(script)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, start_new_session=True, check=False
+    )
+    return [int(pid) for pid in done.stdout.split()], done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("start_method", "ending"), [*(("fork", each) for each in ENDINGS), ("spawn", "returns"), ("spawn", "is killed")]
 )
-def test_no_process_outlives_a_program_that(
-    start_method: str, ending: str, run: Callable[[str], tuple[list[int], str]]
-) -> None:
+def test_no_process_outlives_a_program_that(start_method: str, ending: str, tmp_path: Path) -> None:
     made = MADE_IN_A_THREAD if "constructed it in a thread" in ending else MADE
-    pids, errors = run(PROGRAM.format(start_method=start_method, made=made, ending=ENDINGS[ending]))
+    pids, errors = run(PROGRAM.format(start_method=start_method, made=made, ending=ENDINGS[ending]), tmp_path)
     assert len(pids) >= 2, errors
     wait_until(lambda: not any(map(alive, pids)), 10)
     if start_method == "spawn":

@@ -92,7 +92,7 @@ def test_instructions_that_do_not_fit_are_refused() -> None:
 class Learner:
     """The learner's end of a `ProcessWorkerTransport`."""
 
-    def __init__(self, max_batches_ahead: int) -> None:
+    def __init__(self) -> None:
         self.connection, theirs = socket.socketpair()
         self.connection.settimeout(5)
         self.control_block, self.batches = ControlBlock.create(), SharedMemory.create()
@@ -104,7 +104,7 @@ class Learner:
             batches=shared[1],
             weights=SharedMemory.create(),
             incarnation=0,
-            max_batches_ahead=max_batches_ahead,
+            max_batches_ahead=2,
         )
 
     def values(self) -> list[float]:
@@ -128,7 +128,7 @@ class Learner:
 
 @pytest.fixture
 def learner() -> Iterator[Learner]:
-    with closing(Learner(2)) as learner:
+    with closing(Learner()) as learner:
         yield learner
 
 
