@@ -140,6 +140,7 @@ FREE_FORM = st.dictionaries(
     max_size=3,
 )
 ENTRYPOINTS = st.sampled_from(["my_pkg.envs:make", "a:b", "a.b:C.d"])
+WRAPPERS = st.builds(WrapperSpec, entrypoint=ENTRYPOINTS, kwargs=FREE_FORM)
 POLICIES = st.one_of(
     st.builds(PolicySpec, mlp=st.builds(MlpSpec, hidden=st.lists(st.integers(1, 512), max_size=3))),
     st.builds(PolicySpec, random=st.just(RandomSpec()), device=st.sampled_from(["cpu", "cuda:1"])),
@@ -166,9 +167,7 @@ def jobs(draw: st.DrawFn) -> CollectorJob:
                     "num_envs": num_envs,
                     "kwargs": draw(FREE_FORM),
                     "vectorization": Vectorization.NATIVE if native else Vectorization.ASYNC,
-                    "wrappers": []
-                    if native
-                    else draw(st.lists(st.builds(WrapperSpec, entrypoint=ENTRYPOINTS, kwargs=FREE_FORM), max_size=2)),
+                    "wrappers": draw(st.lists(WRAPPERS, max_size=0 if native else 2)),
                 },
                 "policy": draw(POLICIES),
                 "collect": {
