@@ -1,6 +1,7 @@
 """A real nats-server with the users, permissions and streams of the job `default/test`, and workers in threads."""
 
 import asyncio
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -101,8 +102,10 @@ class Server:
         self._running.child.kill(signal.SIGKILL)
         self._loop.run(self._running.child.wait())
 
-    def start_again(self) -> None:
-        """Start it after `kill`: on the same port, with the same users and storage."""
+    def start_again(self, *, empty: bool = False) -> None:
+        """Start it after `kill`: on the same port, with the same users; `empty`: without its storage."""
+        if empty:
+            shutil.rmtree(self.folder / "jetstream", ignore_errors=True)
         self._loop.run(self._running.start_again())
 
     def stop(self) -> None:

@@ -27,16 +27,9 @@ from rollfleet_api.validation import parse_job
 
 
 def test_python_names_and_yaml_names_build_the_same_job() -> None:
-    built = CollectorJob.model_validate(
-        {
-            "metadata": Metadata(name="cartpole"),
-            "spec": {
-                "env": EnvSpec(id="CartPole-v1", num_envs=8),
-                "policy": PolicySpec(mlp=MlpSpec()),
-                "collect": CollectSpec(frames_per_batch=64),
-            },
-        }
-    )
+    env, collect = EnvSpec(id="CartPole-v1", num_envs=8), CollectSpec(frames_per_batch=64)
+    spec = {"env": env, "policy": PolicySpec(mlp=MlpSpec()), "collect": collect}
+    built = CollectorJob.model_validate({"metadata": Metadata(name="cartpole"), "spec": spec})
     assert built == parse_job(job_data(env={"id": "CartPole-v1", "numEnvs": 8}))
 
 
@@ -52,13 +45,8 @@ def test_python_names_and_yaml_names_build_the_same_job() -> None:
 def test_steps_are_of_all_workers_in_sync_and_of_one_in_async(
     mode: str, workers: int, num_envs: int, frames: int, steps: int
 ) -> None:
-    data = job_data(
-        mode=mode,
-        workers=workers,
-        env={"id": "CartPole-v1", "numEnvs": num_envs},
-        collect={"framesPerBatch": frames},
-    )
-    assert parse_job(data).spec.steps_per_batch == steps
+    env, collect = {"id": "CartPole-v1", "numEnvs": num_envs}, {"framesPerBatch": frames}
+    assert parse_job(job_data(mode=mode, workers=workers, env=env, collect=collect)).spec.steps_per_batch == steps
 
 
 @pytest.mark.parametrize(("workers", "weights", "lag"), [(1, {}, 4), (8, {}, 18), (8, {"maxLag": 0}, 0)])

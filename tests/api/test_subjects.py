@@ -67,13 +67,6 @@ def test_no_subject_stream_inbox_or_permission_of_one_job_reaches_another(one: S
 
 
 @given(jobs)
-def test_stream_names_hold_no_character_that_nats_refuses(subjects: Subjects) -> None:
-    for name in (subjects.batches_stream, subjects.state_stream):
-        assert not set(name) & set(" .*>/\\\t\r\n")
-        assert len(name) <= 255
-
-
-@given(jobs)
 def test_every_subject_is_kept_by_one_stream_and_hints_by_none(subjects: Subjects) -> None:
     streams = {"state": subjects.state_subjects, "batches": subjects.batch_subjects}
     for subject in used(subjects):

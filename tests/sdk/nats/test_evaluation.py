@@ -3,20 +3,16 @@
 from typing import Any
 
 import torch
-from tests.job_server import Connect, Server, WorkerThread, actor_critic
+from tests.job_server import Connect, Server, actor_critic
 from tests.waiting import wait_until
 
 from rollfleet import Collector
 from rollfleet.nats.state import read_state
 from rollfleet.nats.streams import provision
-from rollfleet_api.job import CollectorJob, EvaluationSpec
+from rollfleet_api.job import EvaluationSpec
 from rollfleet_api.messages import LearnerStatus
 
 SPEC: dict[str, Any] = {"env": {"id": "CartPole-v1", "numEnvs": 2}, "evaluation": {"every": 3, "episodes": 2}}
-
-
-def evaluate(server: Server, job: CollectorJob, index: int = 0) -> WorkerThread:
-    return server.start_worker(job, index, evaluates=True)
 
 
 def send(collector: Collector, version: int, **weights: Any) -> None:
@@ -30,7 +26,7 @@ def versions(collector: Collector) -> list[int]:
 
 
 def test_multiples_are_evaluated_however_fast_later_versions_follow(server: Server, connect: Connect) -> None:
-    evaluate(server, server.provision(**SPEC))
+    server.start_worker(server.provision(**SPEC), 0, evaluates=True)
     collector = connect(actor_critic())
     while collector.version < 8:
         collector.update_policy_weights_()
@@ -41,7 +37,7 @@ def test_multiples_are_evaluated_however_fast_later_versions_follow(server: Serv
 
 def test_evaluation_workers_take_turns(server: Server, connect: Connect) -> None:
     job = server.provision(**SPEC | {"evaluation": {"every": 2, "workers": 2, "episodes": 2}})
-    of_two, _ = evaluate(server, job, 0), evaluate(server, job, 1)
+    of_two, _ = (server.start_worker(job, index, evaluates=True) for index in range(2))
     collector = connect(actor_critic())
     while collector.version < 8:
         collector.update_policy_weights_()
@@ -61,7 +57,7 @@ def test_an_evaluation_worker_that_joins_late_evaluates_the_stored_version(serve
     job = server.provision(**SPEC)
     collector = connect(actor_critic())
     send(collector, 3)
-    evaluate(server, job)
+    server.start_worker(job, 0, evaluates=True)
     wait_until(lambda: versions(collector) == [3])
 
 
@@ -73,13 +69,15 @@ def test_a_learner_that_runs_gets_results_of_an_evaluation_that_is_added(server:
     owner = server.link()
     owner.call(provision(owner, edited), timeout_s=10)
     wait_until(lambda: collector.job.spec.evaluation)
-    evaluate(server, edited)
+    server.start_worker(edited, 0, evaluates=True)
     send(collector, 3)
     wait_until(lambda: versions(collector) == [3])
 
 
 def test_the_end_of_the_job_ends_evaluation(server: Server, connect: Connect) -> None:
-    thread = evaluate(server, server.provision(**SPEC | {"evaluation": {"every": 1, "episodes": 1_000_000}}))
+    thread = server.start_worker(
+        server.provision(**SPEC | {"evaluation": {"every": 1, "episodes": 1_000_000}}), 0, evaluates=True
+    )
     collector = connect(actor_critic())
     collector.update_policy_weights_()  # its evaluation would take hours
     collector.shutdown()
@@ -88,7 +86,7 @@ def test_the_end_of_the_job_ends_evaluation(server: Server, connect: Connect) ->
 
 
 def test_a_cut_connection_loses_no_later_version(server: Server, connect: Connect) -> None:
-    evaluate(server, server.provision(**SPEC))
+    server.start_worker(server.provision(**SPEC), 0, evaluates=True)
     collector = connect(actor_critic())
     send(collector, 3)
     wait_until(lambda: versions(collector) == [3])
@@ -99,7 +97,7 @@ def test_a_cut_connection_loses_no_later_version(server: Server, connect: Connec
 
 
 def test_weights_that_do_not_fit_are_named(server: Server, connect: Connect) -> None:
-    thread = evaluate(server, server.provision(**SPEC))
+    thread = server.start_worker(server.provision(**SPEC), 0, evaluates=True)
     collector = connect(None)
     send(collector, 3, weights={"odd": torch.zeros(3)})
     thread.join()
@@ -109,7 +107,7 @@ def test_weights_that_do_not_fit_are_named(server: Server, connect: Connect) -> 
 def test_the_heartbeat_of_a_learner_and_the_next_learner_have_the_newest_evaluation(
     server: Server, connect: Connect
 ) -> None:
-    evaluate(server, server.provision(**SPEC))
+    server.start_worker(server.provision(**SPEC), 0, evaluates=True)
     collector, link = connect(actor_critic()), server.link()
     send(collector, 3)
     wait_until(lambda: versions(collector) == [3])

@@ -1,6 +1,5 @@
 """NATS returns without its storage, or without the job: the job continues, or ends clearly."""
 
-import shutil
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -55,8 +54,7 @@ def test_only_leases_of_the_jobs_workers_are_kept(server: Server) -> None:
 
 def lose_everything(server: Server) -> None:
     server.kill()
-    shutil.rmtree(server.folder / "jetstream", ignore_errors=True)
-    server.start_again()
+    server.start_again(empty=True)
 
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])

@@ -1,7 +1,6 @@
 """A NATS that is away, or came back empty, ends nobody: worker, learner and recorder wait until the job is back."""
 
 import logging
-import shutil
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -45,8 +44,7 @@ def test_a_nats_that_came_back_empty_is_waited_for(
         list(islice(collector, 3))
         with caplog.at_level(logging.WARNING):
             server.kill()
-            shutil.rmtree(server.folder / "jetstream", ignore_errors=True)
-            server.start_again()
+            server.start_again(empty=True)
             wait_until(lambda: sum(WAITS in message for message in caplog.messages) >= 3)  # worker, learner, recorder
         owner.call(provision(owner, job), timeout_s=10)
         list(islice(collector, 3))
