@@ -14,19 +14,12 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
 
 MOST_PAUSE_S = 30.0  # NATS elects a leader within 10 s; the rest is for a busy machine
-ANY_NODE = {
-    "podAntiAffinity": {
-        "preferredDuringSchedulingIgnoredDuringExecution": [
-            {
-                "weight": 1,
-                "podAffinityTerm": {
-                    "topologyKey": "kubernetes.io/hostname",
-                    "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "nats"}},
-                },
-            }
-        ]
-    }
+BESIDE_OTHERS = {
+    "topologyKey": "kubernetes.io/hostname",
+    "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "nats"}},
 }
+PREFERRED = [{"weight": 1, "podAffinityTerm": BESIDE_OTHERS}]
+ANY_NODE = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": PREFERRED}}
 VALUES = (
     "--set=nats.replicas=3",
     "--set=nats.resources.requests.cpu=50m",
