@@ -42,10 +42,6 @@ class Api:
     Args:
         login: Returns the server's address and credentials. It is called again when the credentials have expired.
         verify: Called before each write; it must not return if this operator may not write.
-
-    Example:
-        >>> async with Api(login) as api:  # doctest: +SKIP
-        ...     await api.get("Pod", "default", "cartpole-0")
     """
 
     def __init__(self, login: Callable[[], kopf.ConnectionInfo], verify: Callable[[], None] = lambda: None) -> None:

@@ -40,12 +40,6 @@ class Leadership:
         namespace: The namespace of the Lease.
         name: The name of the Lease, which must exist.
         pod: The name of this operator's pod. A restarted container of the pod continues the leadership of the last one.
-
-    Example:
-        >>> leadership = Leadership(Api(login), "rollfleet", "rollfleet", "rollfleet-7d4b9c-x2x9p")  # doctest: +SKIP
-        >>> await leadership.acquire()  # doctest: +SKIP
-        >>> api = Api(login, leadership.verify)  # doctest: +SKIP
-        >>> await leadership.release()  # doctest: +SKIP
     """
 
     def __init__(self, api: Api, namespace: str, name: str, pod: str) -> None:

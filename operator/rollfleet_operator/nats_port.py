@@ -56,12 +56,6 @@ class NatsPort(Protocol):
 
     All methods may be called at any time, concurrently for different jobs, and again with the same arguments. Each that
     asks NATS ends within ten seconds, with a result or with `NatsUnavailable`: a reconciliation waits for it.
-
-    Example:
-        >>> await nats.provision(job)  # doctest: +SKIP
-        >>> beats = await nats.heartbeats(job)  # doctest: +SKIP
-        >>> beats.learner.frames  # doctest: +SKIP
-        2048
     """
 
     @property

@@ -123,11 +123,6 @@ def provisioning(job: CollectorJob, kept: Mapping[str, bytes], *, space: Space |
 
     Raises:
         RequestRefused: NATS refused a stream or a message.
-
-    Example:
-        >>> plan = provisioning(job, {})  # doctest: +SKIP
-        >>> next(plan).subject  # doctest: +SKIP
-        '$JS.API.STREAM.UPDATE.rollfleet_default_cartpole_state'
     """
     subjects = subjects_of(job)
     created = yield from _update_or_create(job, state_stream(job, space.state if space else None))

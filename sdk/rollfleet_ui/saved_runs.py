@@ -57,10 +57,6 @@ class SavedRuns:
 
     Args:
         folder: The folder. Links in it are not followed.
-
-    Example:
-        >>> list(SavedRuns(Path("runs")).jobs())  # doctest: +SKIP
-        ['default/cartpole@20261122-180000']
     """
 
     def __init__(self, folder: Path) -> None:

@@ -54,11 +54,6 @@ def page(source: Source, guard: Guard) -> web.Application:
     Args:
         source: The jobs to show.
         guard: Who may see them. Each request passes it.
-
-    Example:
-        >>> app = page(source, TokenGuard())  # doctest: +SKIP
-        >>> async with served(app, port=0) as port:  # doctest: +SKIP
-        ...     print(port)
     """
     return _Page(source, guard).app
 

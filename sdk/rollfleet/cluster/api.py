@@ -60,11 +60,6 @@ class ClusterApi:
 
     Raises:
         ClusterError: The kubeconfig is missing or unusable.
-
-    Example:
-        >>> api = ClusterApi(namespace="team-a")  # doctest: +SKIP
-        >>> api.get("Pod", "team-a", "cartpole-0")["status"]["phase"]  # doctest: +SKIP
-        'Running'
     """
 
     def __init__(

@@ -228,10 +228,10 @@ def _next(
     return following
 
 
-def pad(batch: "TensorDict", time: int) -> "TensorDict":
-    """Pad the rows of a batch [envs, T] with zeros to `time` frames, and mark them in `("collector", "mask")`.
+def pad(batch: "TensorDict", time: int, rows: int = 0) -> "TensorDict":
+    """Pad a batch [envs, T] with zeros to `time` frames a row and at least `rows` rows, and give it a mask.
 
-    Padding has the trajectory id -1. A batch with that mask and rows of that length is returned as it is.
+    In `("collector", "mask")` padding is False; its trajectory id is -1. A batch of that shape shares its memory.
 
     Raises:
         ValueError: Its rows are longer than that.
@@ -239,14 +239,14 @@ def pad(batch: "TensorDict", time: int) -> "TensorDict":
     envs, own = batch.shape
     if own > time:
         raise ValueError(f"a batch of {own} frames a row cannot be padded to {time}")
-    if own == time and MASK in batch.keys(True):
+    if MASK not in batch.keys(True):
+        batch = batch.copy()
+        batch[MASK] = torch.ones(envs, own, dtype=torch.bool, device=batch[TRAJECTORY].device)
+    if own == time and envs >= rows:
         return batch
-    padded = batch.new_zeros(envs, time)
-    padded[:, :own] = batch
-    padded[TRAJECTORY][:, own:] = NO_TRAJECTORY
-    mask = torch.zeros(envs, time, dtype=torch.bool, device=batch[TRAJECTORY].device)
-    mask[:, :own] = batch[MASK] if MASK in batch.keys(True) else True
-    padded[MASK] = mask
+    padded = batch.new_zeros(max(envs, rows), time)
+    padded[:envs, :own] = batch
+    padded[TRAJECTORY][~padded[MASK]] = NO_TRAJECTORY
     return padded
 
 

@@ -1,7 +1,5 @@
 """Finds repeated and missing batches, by the sequence numbers of each incarnation of each worker."""
 
-from rollfleet.rollout.trajectory_ids import is_later
-
 WINDOW = 4096  # batches of one incarnation that may arrive out of order
 INCARNATIONS = 4  # remembered for each worker
 _ALL = (1 << WINDOW) - 1
@@ -37,7 +35,7 @@ class DuplicateFilter:
             return known.add(sequence)
         if len(incarnations) >= INCARNATIONS:
             oldest = next(iter(incarnations))
-            if is_later(oldest[0], incarnation):
+            if oldest[0] > incarnation:
                 return False
             self._missed_before += incarnations.pop(oldest).missed
         for earlier in incarnations.values():

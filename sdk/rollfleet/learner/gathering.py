@@ -266,7 +266,7 @@ class Gatherer:
         by_worker = Counter(each.worker for each in self._unacknowledged)
         full = {worker for worker, batches in by_worker.items() if batches >= ahead}
         members = self._members()
-        if full and (members & full if self._sync else members <= full):
+        if members and (members & full if self._sync else members <= full):
             raise JobInvalid(
                 f"no batch can come: {len(self._unacknowledged)} are not acknowledged, and a worker may be {ahead} "
                 f"ahead (`delivery.maxBatchesAhead`): call ack() once you have stored them"

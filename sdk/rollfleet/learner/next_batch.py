@@ -3,9 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
-from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, join, pad
+from rollfleet.data.batch import join, pad
 from rollfleet.data.splitting import frames_of, rows_for
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.broadcast import Broadcaster
@@ -111,18 +109,4 @@ def filled(
     """
     steps = max(steps, *(fragment.shape[1] for fragment in fragments.values()))
     like = next(iter(fragments.values()))
-    return [_fitted(fragments.get(worker, like[:0]), rows, steps) for worker in workers]
-
-
-def _fitted(fragment: "TensorDict", rows: int, steps: int) -> "TensorDict":
-    own_rows, own_steps = fragment.shape
-    if own_steps < steps:
-        fragment = pad(fragment, steps)
-    if MASK not in fragment.keys(True):
-        fragment[MASK] = torch.ones(own_rows, steps, dtype=torch.bool, device=fragment[TRAJECTORY].device)
-    if own_rows >= rows:
-        return fragment
-    padded = fragment.new_zeros(rows, steps)
-    padded[:own_rows] = fragment
-    padded[TRAJECTORY][own_rows:] = NO_TRAJECTORY
-    return padded
+    return [pad(fragments.get(worker, like[:0]), steps, rows) for worker in workers]

@@ -32,12 +32,6 @@ class LearnerConsumer:
 
     Attributes:
         owner: Unique id of this process.
-
-    Example:
-        >>> consumer = LearnerConsumer(link, ALONE, workers=2)  # doctest: +SKIP
-        >>> await consumer.take_over()  # doctest: +SKIP
-        >>> await consumer.owned_by() == consumer.owner  # doctest: +SKIP
-        True
     """
 
     def __init__(self, link: Link, rank: Rank, workers: int) -> None:

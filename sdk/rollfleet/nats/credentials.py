@@ -1,19 +1,10 @@
-"""Reads a credentials file, and follows it: a connection must use new credentials before the old ones expire."""
+"""Reads the content of a credentials file. nats-py reads the file at each connection: it may have been renewed."""
 
-import asyncio
 import base64
 import json
-import logging
 import re
-from pathlib import Path
-
-from nats.aio.client import Client
 
 from rollfleet.errors import ConnectionFailed
-
-log = logging.getLogger(__name__)
-
-CHECK_EVERY_S = 10.0  # an operator renews at half of their validity: hours before they expire
 
 
 def of_another_job(credentials: bytes, job: str) -> ConnectionFailed:
@@ -29,22 +20,3 @@ def of_another_job(credentials: bytes, job: str) -> ConnectionFailed:
         f"these credentials are for {own or 'another job'}, you asked for {job}: "
         f"{f'connect to {own!r}, or ' if own else ''}use the credentials of {job}"
     )
-
-
-async def follow_credentials(client: Client, file: Path, known: bytes) -> None:
-    """Reconnect whenever the file changes: the client reads it at each connection.
-
-    NATS ends a connection whose credentials expire; the client then tries to reconnect until they are renewed. `known`
-    is the file's content before the connection was made.
-    """
-    while not client.is_closed:
-        await asyncio.sleep(CHECK_EVERY_S)
-        try:
-            now = await asyncio.to_thread(file.read_bytes)
-        except OSError as error:  # between one file and the next
-            log.debug("reading %s: %r", file, error)
-            continue
-        if now != known:
-            known = now
-            log.info("new credentials: reconnecting")
-            await client.force_reconnect()

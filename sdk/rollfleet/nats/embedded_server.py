@@ -46,11 +46,6 @@ class NatsServer:
         child: The process.
         host_port: `127.0.0.1:<port>`.
         passwords: The users' passwords, by name: `admin` and each role.
-
-    Example:
-        >>> server = await start_nats_server(Subjects.parse("default/cartpole"), folder)  # doctest: +SKIP
-        >>> server.url(Role.LEARNER)  # doctest: +SKIP
-        'nats://learner:...@127.0.0.1:40123'
     """
 
     folder: Path

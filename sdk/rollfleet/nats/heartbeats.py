@@ -34,11 +34,6 @@ class LearnerHeartbeats:
         leader: Rank 0; None: this is rank 0.
         evaluations: The results of evaluation workers; on rank 0.
         status: The content of the heartbeat; None: none is sent.
-
-    Example:
-        >>> heartbeats = LearnerHeartbeats(link, job, ALONE, "a", check=receiver.check)  # doctest: +SKIP
-        >>> await heartbeats.subscribe()  # doctest: +SKIP
-        >>> await heartbeats.run()  # doctest: +SKIP
     """
 
     def __init__(self, link: Link, job: CollectorJob, rank: Rank, process: str, *, check: Callable[[], None]) -> None:

@@ -1,25 +1,21 @@
 """A worker's lease. Each incarnation takes it by compare and set, so no two have the same number.
 
-All workers of a job have the same credentials: another worker may write anything here. A message that is no lease
-counts as none. The numbers end at `MAX_INCARNATIONS` and begin again at 0, so that no number can end a worker for good.
+A message that is no lease counts as none.
 """
 
-import logging
 import os
 import secrets
 import socket
 from typing import Self
 
-from nats.js.errors import APIError
+from nats.errors import NoRespondersError
+from nats.js.errors import APIError, NotFoundError
 
 from rollfleet.errors import WorkerReplaced
 from rollfleet.nats.link import Link, unpack_or_skip
-from rollfleet.nats.state import read_sequence
-from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, is_later
+from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS
 from rollfleet_api.jetstream import EXPECTED_SEQUENCE, JetStreamCode
 from rollfleet_api.messages import Lease, pack
-
-log = logging.getLogger(__name__)
 
 
 class WorkerLease:
@@ -29,11 +25,6 @@ class WorkerLease:
         link: The worker's connection.
         worker: Index of the worker.
         incarnation: Number of this incarnation, from 0; no other process has it.
-
-    Example:
-        >>> lease = await WorkerLease.take(link, worker=3)  # doctest: +SKIP
-        >>> lease.incarnation  # doctest: +SKIP
-        0
     """
 
     def __init__(self, link: Link, worker: int, incarnation: int) -> None:
@@ -45,12 +36,16 @@ class WorkerLease:
 
     @classmethod
     async def take(cls, link: Link, worker: int) -> Self:
-        """Take the lease for the worker's next incarnation."""
+        """Take the lease for the worker's next incarnation.
+
+        Raises:
+            OverflowError: The worker has had all `MAX_INCARNATIONS`.
+        """
         while True:
             last, sequence = await _last(link, worker)
-            lease = cls(link, worker, (last + 1) % MAX_INCARNATIONS)
-            if lease.incarnation < last:
-                log.warning("worker %d has had all %d incarnations; it counts from 0 again", worker, MAX_INCARNATIONS)
+            if last + 1 == MAX_INCARNATIONS:
+                raise OverflowError(f"worker {worker} was started {MAX_INCARNATIONS:,} times; delete its job")
+            lease = cls(link, worker, last + 1)
             if await lease._store(after=sequence):
                 return lease
 
@@ -65,7 +60,7 @@ class WorkerLease:
             last, sequence = await _last(self._link, self._worker)
             if last == self.incarnation:
                 return held
-            if last >= 0 and is_later(last, self.incarnation):
+            if last > self.incarnation:
                 raise WorkerReplaced(
                     f"worker {self._worker} was started again: incarnation {last} holds its lease, and this one, "
                     f"{self.incarnation}, ends"
@@ -87,8 +82,12 @@ class WorkerLease:
 
 async def _last(link: Link, worker: int) -> tuple[int, int]:
     """Return the incarnation of a worker's newest lease in NATS, -1: no lease, and its number in the stream."""
-    last = await read_sequence(link, subject := link.subjects.lease(worker))
-    if last is None:
-        return -1, 0
-    lease = unpack_or_skip(Lease, last[0], subject)
-    return lease.incarnation if lease else -1, last[1]
+    subject = link.subjects.lease(worker)
+    try:
+        last = await link.js.get_last_msg(link.subjects.state_stream, subject)  # the read that workers are permitted
+    except NotFoundError as error:
+        if error.err_code == JetStreamCode.NO_MESSAGE:
+            return -1, 0
+        raise NoRespondersError from error  # no stream: as from all other reads
+    lease = unpack_or_skip(Lease, last.data or b"", subject)
+    return lease.incarnation if lease else -1, last.seq or 0

@@ -27,7 +27,7 @@ from nats.js.errors import APIError
 
 from rollfleet.errors import ConnectionFailed, RollfleetError, Timeout
 from rollfleet.nats.client import LARGE_BYTES, Client, Pieces
-from rollfleet.nats.credentials import follow_credentials, of_another_job
+from rollfleet.nats.credentials import of_another_job
 from rollfleet.nats.polling import RETRY_WAIT_S, WARN_AFTER_S, insist
 from rollfleet_api.address import Address
 from rollfleet_api.jetstream import NO_CAPACITY, JetStreamCode
@@ -72,11 +72,6 @@ class Link:
 
     Raises:
         ConnectionFailed: The server could not be reached within `timeout_s`, or refused the credentials.
-
-    Example:
-        >>> link = Link(Address(url="nats://localhost:4222", job="default/cartpole"), role=None)  # doctest: +SKIP
-        >>> link.call(read_state(link, link.subjects.control, Control), timeout_s=5)  # doctest: +SKIP
-        >>> link.close()  # doctest: +SKIP
     """
 
     def __init__(self, address: Address, *, role: Role | None, timeout_s: float = 10.0) -> None:
@@ -84,6 +79,7 @@ class Link:
         self.subjects = Subjects.parse(address.job)
         self.client = Client()
         self.closed = False
+        self._ending = threading.RLock()  # a signal's handler may close it
         self.account_gone_s: float | None = None
         self._probe: list[Exception] | None = None  # refusals that `may_subscribe` expects
         self._last_error: Exception | None = None
@@ -100,16 +96,13 @@ class Link:
         self._recovered.set()
         self._thread = threading.Thread(target=self._run, name="rollfleet-link", daemon=True)
         self._thread.start()
-        given = address.credentials.read_bytes() if address.credentials and address.credentials.is_file() else b""
         try:
             self.call(self._connect(role, timeout_s), timeout_s=timeout_s + 5)
-            self.call(self._check_job(given), timeout_s=timeout_s + 5)
+            self.call(self._check_job(), timeout_s=timeout_s + 5)
         except BaseException:
             self._stop()
             raise
         self.js: JetStreamContext = self.client.jetstream(timeout=REQUEST_TIMEOUT_S)
-        if address.credentials:
-            self.begin(follow_credentials(self.client, address.credentials, given))
 
     def call(self, coroutine: Coroutine[Any, Any, T], *, timeout_s: float | None = None) -> T:
         """Run a coroutine on the connection's thread, and wait for its result.
@@ -137,10 +130,11 @@ class Link:
         Raises:
             ConnectionFailed: The connection was closed.
         """
-        if self.closed:
-            coroutine.close()
-            raise ConnectionFailed(f"the connection of {self.address.job} was closed")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        with self._ending:
+            if not self.closed:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        raise ConnectionFailed(f"the connection of {self.address.job} was closed")
 
     def begin(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine on the connection's thread without waiting for it. An error is logged."""
@@ -309,12 +303,13 @@ class Link:
             how = "refused us" if self._refused.done() else f"did not accept us within {timeout_s:g} s"
             raise ConnectionFailed(f"NATS at {where} {how}: {error!r}") from error
 
-    async def _check_job(self, credentials: bytes) -> None:
+    async def _check_job(self) -> None:
         permitted = True
         with suppress(nats.errors.Error, OSError, TimeoutError):  # the connection is lost, and comes back
             permitted = await self.may_subscribe(self.subjects.spec)  # which workers and learners may read
         if not permitted:
-            raise of_another_job(credentials, self.subjects.key)
+            file = self.address.credentials
+            raise of_another_job(file.read_bytes() if file and file.is_file() else b"", self.subjects.key)
 
     async def _close(self, timeout_s: float) -> None:
         if self.client.is_connected:
@@ -386,7 +381,8 @@ class Link:
         self._loop.close()
 
     def _stop(self) -> None:
-        self.closed = True
+        with self._ending:  # what was begun before is cancelled, and nothing begins later
+            self.closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 

@@ -28,10 +28,6 @@ class JobPresence:
 
     Args:
         link: The connection. Create this before other recoveries are added to it: they wait for the job.
-
-    Example:
-        >>> presence = JobPresence(link)  # doctest: +SKIP
-        >>> await presence.watch(read)  # raises JobEnded once the job was deleted  # doctest: +SKIP
     """
 
     def __init__(self, link: Link) -> None:

@@ -27,11 +27,6 @@ class BatchPublisher:
     Args:
         link: The worker's connection.
         worker: Index of the worker.
-
-    Example:
-        >>> publisher = BatchPublisher(link, worker=0)  # doctest: +SKIP
-        >>> identity = Identity(worker=0, incarnation=0, sequence=0)  # doctest: +SKIP
-        >>> await publisher.publish(fragment, meta, identity, admitted=Future())  # doctest: +SKIP
     """
 
     def __init__(self, link: Link, worker: int) -> None:

@@ -33,10 +33,6 @@ class Puller:
         on_deleted: Called once if the consumer was deleted.
         on_unavailable: Called if no server answers for the consumer; the puller holds until `resume`.
         paused: Whether to request nothing more. Call `wake` when that changes.
-
-    Example:
-        >>> puller = Puller(client, ..., on_message=receiver.add, paused=receiver.full)  # doctest: +SKIP
-        >>> link.spawn(puller.run())  # doctest: +SKIP
     """
 
     def __init__(

@@ -17,7 +17,6 @@ from rollfleet.data.batch import TRAJECTORY, to_batch
 from rollfleet.errors import MessageCorrupt, WireError
 from rollfleet.nats.link import Link
 from rollfleet.nats.polling import RETRY_WAIT_S
-from rollfleet.rollout.trajectory_ids import is_later
 from rollfleet.transports.learner_side import Arrival
 from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.chunks import Assembled, Assembler, Identity, peek
@@ -47,11 +46,6 @@ class BatchReceiver:
     Attributes:
         corrupt: Number of messages dropped: batches that could not be read, or that a replaced worker sent after its
             successor had begun.
-
-    Example:
-        >>> receiver = BatchReceiver(link, job=job, device=None, no_cuda_sync=False, on_received=wake)  # doctest: +SKIP
-        >>> receiver.add(message)  # doctest: +SKIP
-        >>> arrival = receiver.receive(timeout_s=1)  # doctest: +SKIP
     """
 
     def __init__(
@@ -172,7 +166,7 @@ class BatchReceiver:
         header = peek(message.data)
         identity, assembled = Identity.of(header), None
         begun = self._begun.get(identity.worker)
-        late = begun is not None and is_later(begun.incarnation, identity.incarnation)
+        late = begun is not None and begun.incarnation > identity.incarnation
         held, taken = self._acknowledge_at.get(identity, {}), self._taken.get(identity.worker, {})
         if identity in self._complete and (header.index in held or not held):
             pass  # delivered again, because it was not acknowledged in time
@@ -205,7 +199,7 @@ class BatchReceiver:
             raise MessageCorrupt(f"sent by worker {name[:20]!r}: a job has at most {MAX_WORKERS:,} workers")
         worker = int(name)
         before = self._begun.get(worker)
-        if before is None or not is_later(before.incarnation, lease.incarnation):
+        if before is None or lease.incarnation >= before.incarnation:
             self._begun[worker] = lease
             self._assembler.give_up(worker, but_incarnation=lease.incarnation)
         self._link.begin(self._acknowledge_given_up(self._assembler.take_given_up(), message.reply))

@@ -25,15 +25,7 @@ Version = tuple[int, Snapshot]
 
 
 class LearnerSender:
-    """Sends weights and control of other threads on the link's thread.
-
-    Example:
-        >>> sender = LearnerSender(link, session=1)  # doctest: +SKIP
-        >>> link.spawn(sender.run())  # doctest: +SKIP
-        >>> sender.weights(1, snapshot)  # doctest: +SKIP
-        >>> sender.flush(timeout_s=5)  # doctest: +SKIP
-        True
-    """
+    """Sends weights and control of other threads on the link's thread."""
 
     def __init__(self, link: Link, session: int) -> None:
         self._link, self._session = link, session

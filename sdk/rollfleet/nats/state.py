@@ -1,23 +1,16 @@
 """Reads a job's state stream, which keeps the last message of each subject."""
 
 import asyncio
-import base64
-import json
 import logging
 import time
 from typing import TypeVar
 
 from nats.errors import Error as NatsError
-from nats.errors import NoRespondersError
-from nats.js.errors import APIError
 
 from rollfleet.errors import JobNotFound
 from rollfleet.nats.link import REQUEST_TIMEOUT_S, Link, unpack_or_skip
 from rollfleet.nats.polling import RETRY_WAIT_S
-from rollfleet.nats.streams import send
-from rollfleet_api.jetstream import JetStreamCode
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.streams import Request
 
 log = logging.getLogger(__name__)
 
@@ -29,26 +22,6 @@ async def read_bytes(link: Link, subject: str) -> bytes | None:
     request = f"$JS.API.DIRECT.GET.{link.subjects.state_stream}.{subject}"
     message = await link.client.request(request, timeout=REQUEST_TIMEOUT_S)
     return None if message.headers and message.headers.get("Status") else message.data
-
-
-async def read_sequence(link: Link, subject: str) -> tuple[bytes, int] | None:
-    """Return the payload of the last message on a state subject, and its number in the stream; None: no message.
-
-    Workers may read their leases only so: see `permissions`.
-
-    Raises:
-        NoRespondersError: The stream does not exist.
-    """
-    request = Request(subject=link.subjects.state_get, data=json.dumps({"last_by_subj": subject}).encode())
-    reply = await send(link, request)
-    if reply.error_code == JetStreamCode.NO_MESSAGE:
-        return None
-    if reply.error_code == JetStreamCode.STREAM_NOT_FOUND:
-        raise NoRespondersError
-    if reply.error_code:
-        raise APIError(err_code=reply.error_code, description=reply.description)
-    message = json.loads(reply.data)["message"]
-    return base64.b64decode(message.get("data", "")), message["seq"]
 
 
 async def read_state(link: Link, subject: str, kind: type[M]) -> M | None:

@@ -60,13 +60,6 @@ class NatsTransport:
 
     Attributes:
         job, rank, resumed, peers, leader, elastic: See `Transport`.
-
-    Example:
-        >>> link = Link(address, role=Role.LEARNER)  # doctest: +SKIP
-        >>> transport = NatsTransport(link, job)  # doctest: +SKIP
-        >>> transport.control(Control(session=transport.resumed.session, ...))  # doctest: +SKIP
-        >>> arrival = transport.receive(timeout_s=1)  # doctest: +SKIP
-        >>> transport.take(arrival)  # doctest: +SKIP
     """
 
     def __init__(

@@ -30,12 +30,6 @@ class NatsWeightsInbox:
         layout: The layout of the worker's policy.
         changed: Notified when a newer version is complete, or when one does not fit.
         wanted: Returns whether a version is followed; others are passed over.
-
-    Example:
-        >>> inbox = transport.follow_weights(layout)  # doctest: +SKIP
-        >>> transport.wait_until(lambda: inbox.newest() is not None)  # doctest: +SKIP
-        >>> inbox.newest().version  # doctest: +SKIP
-        1
     """
 
     def __init__(

@@ -44,11 +44,6 @@ class NatsWorkerTransport:
 
     Attributes:
         incarnation: Number of this incarnation of the worker, from 0; no other process has it. 0 for evaluation.
-
-    Example:
-        >>> transport = NatsWorkerTransport(link, worker=0)  # doctest: +SKIP
-        >>> transport.wait_until(lambda: transport.control is not None)  # doctest: +SKIP
-        >>> transport.send(fragment, meta).stored.result()  # doctest: +SKIP
     """
 
     def __init__(self, link: Link, worker: int, evaluation: EvaluationSpec | None = None) -> None:

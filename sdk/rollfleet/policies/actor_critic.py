@@ -121,7 +121,7 @@ class ActorCritic(nn.Module):
             state_value: float32 [envs, 1].
         """
         inputs = self._encode(observation, 1)
-        outputs, value = _run(self.actor, inputs), _run(self.critic, inputs)
+        outputs, value = self.actor(inputs), self.critic(inputs)
         sample = exploration() is _RANDOM
         if self._action_n:
             action, log_prob = self._categorical(outputs, sample)
@@ -299,14 +299,3 @@ def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
-
-
-def _run(tower: nn.Sequential, value: Tensor) -> Tensor:
-    """Return `tower(value)` without the cost of calling `nn.Module`s, and so without their hooks."""
-    for layer in tower._modules.values():
-        if type(layer) is nn.Linear:
-            own = layer._parameters
-            value = F.linear(value, own["weight"], own["bias"])  # type: ignore[arg-type]
-        else:
-            value = layer.forward(value)
-    return value

@@ -8,16 +8,6 @@ _COUNTER_BITS = 32
 _INCARNATION_BITS = 15
 
 
-def is_later(incarnation: int, other: int) -> bool:
-    """Return whether an incarnation of a worker is later than another. After the last number they begin again at 0.
-
-    Example:
-        >>> is_later(3, 2), is_later(2, 3), is_later(0, MAX_INCARNATIONS - 1)
-        (True, False, True)
-    """
-    return 0 < (incarnation - other) % MAX_INCARNATIONS < MAX_INCARNATIONS // 2
-
-
 class TrajectoryIds:
     """The trajectory ids of one incarnation of one worker.
 

@@ -18,7 +18,6 @@ from tests.job_server import WorkerThread
 
 import rollfleet
 from rollfleet import ActorCritic
-from rollfleet.nats import credentials
 from rollfleet.nats.link import Link
 from rollfleet_api.address import CREDENTIALS_FILE, Address
 from rollfleet_api.job import KIND
@@ -147,9 +146,7 @@ def test_a_job_goes_on_without_an_operator_and_its_credentials_are_renewed_by_th
     nats: NatsInJwtMode,
     start: StartOperator,
     pods: Callable[[], Pods],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(credentials, "CHECK_EVERY_S", 1.0)
     first, job = start("first"), pods()
     run = own_lab.run()
     with job.learning():

@@ -10,7 +10,6 @@ import pytest
 from nats.errors import Error as NatsError
 from tests.control.wire.jwt_nats import Site
 
-from rollfleet.nats import credentials as rotation
 from rollfleet.nats.link import Link
 from rollfleet_api.address import Address
 from rollfleet_api.job import CollectorJob
@@ -108,11 +107,10 @@ async def test_new_seed_ends_all_earlier_credentials_and_serves_the_jobs_again(s
 
 
 @pytest.fixture
-def with_short_credentials(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], Awaitable[None]]:
+def with_short_credentials(site: Site) -> Callable[[Work], Awaitable[None]]:
     """Runs a function in a thread: with a link whose credentials expire soon, a subject, and what renews them."""
 
     async def run(use: Work) -> None:
-        monkeypatch.setattr(rotation, "CHECK_EVERY_S", 0.2)
         job = await site.start()
         file = site.file(site.credentials(job, Role.WORKER, life_s=LIFE_S))
 

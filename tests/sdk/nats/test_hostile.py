@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from tests.job_server import Connect, Server, WorkerThread
 from tests.sdk.batch_sender import Sender
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
@@ -88,13 +89,21 @@ def test_a_fragment_larger_than_the_jobs_is_dropped(server: Server, connect: Con
     assert collector.stats().corrupt == 2
 
 
-def test_the_last_incarnation_and_a_damaged_lease_end_no_later_worker(server: Server) -> None:
+def test_a_damaged_lease_counts_as_none(server: Server) -> None:
     job, link = server.provision(**ASYNC), server.link(Role.WORKER)
-    for worker, lease in enumerate((pack(Lease(incarnation=MAX_INCARNATIONS - 1, host="a", pid=1)), b"no lease")):
-        link.call(link.store(link.subjects.lease(worker), lease), timeout_s=5)
-        transport = NatsWorkerTransport(server.link(Role.WORKER), worker)
-        assert transport.incarnation == 0
-        Worker(transport, Workload.of(job), worker).close()
+    link.call(link.store(link.subjects.lease(0), b"no lease"), timeout_s=5)
+    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    assert transport.incarnation == 0
+    Worker(transport, Workload.of(job), 0).close()
+
+
+def test_no_incarnation_follows_the_last_one(server: Server) -> None:
+    server.provision(**ASYNC)
+    link = server.link(Role.WORKER)
+    last = pack(Lease(incarnation=MAX_INCARNATIONS - 1, host="a", pid=1))
+    link.call(link.store(link.subjects.lease(0), last), timeout_s=5)
+    with pytest.raises(OverflowError, match="started 32,768 times"):
+        NatsWorkerTransport(server.link(Role.WORKER), 0)
 
 
 def test_a_restored_run_of_many_incarnations_starts_its_workers(server: Server) -> None:

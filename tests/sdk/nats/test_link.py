@@ -2,7 +2,12 @@
 
 import asyncio
 import json
+import sys
 import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +18,7 @@ import trustme
 from nats.aio.subscription import Subscription
 from tests.held import held
 from tests.job_server import Server
+from tests.waiting import wait_until
 
 from rollfleet.errors import ConnectionFailed, Timeout
 from rollfleet.nats.embedded_server import CONFIG
@@ -115,6 +121,36 @@ def test_messages_published_before_closing_arrive(server: Server) -> None:
         sender.call(sender.client.publish(server.subjects.learner, b"%d" % number))
     sender.close()
     assert reader.call(arrived(subscription)) == [b"%d" % number for number in range(200)]
+
+
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Threads that take turns after some microseconds: what needs a lock fails soon without it."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before_s)
+
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_what_threads_begin_while_it_is_closed_ends(server: Server) -> None:
+    for _ in range(100):
+        link, begun = server.link(), list[Future[None]]()
+
+        def begin(link: Link = link, begun: list[Future[None]] = begun) -> None:
+            with suppress(ConnectionFailed):
+                while True:
+                    begun.append(link.spawn(asyncio.sleep(60)))
+                    time.sleep(0)
+
+        threads = [threading.Thread(target=begin) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda begun=begun: bool(begun))
+        link.close()
+        for thread in threads:
+            thread.join()
+        assert all(each.done() for each in begun)
 
 
 def test_invalid_messages_are_logged_and_skipped(server: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.job_server import Server, join_all
+from tests.sdk.torchrl import programs
+
+from rollfleet import Cluster
+from rollfleet_api.permissions import Role
 
 PROGRAM = """
 from functools import partial
@@ -44,9 +49,35 @@ def make_env(name):
     ("options", "shape"), [([], (20,)), pytest.param(["--workers", "2"], (2, 10), marks=pytest.mark.slow)]
 )
 def test_a_program_runs_unchanged(options: list[str], shape: tuple[int, ...], tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    (tmp_path / "beside.py").write_text(BESIDE)
+    assert printed(PROGRAM, options, tmp_path) == f"rollfleet {[shape] * 2}"
+
+
+@pytest.mark.slow
+def test_a_program_collects_from_a_running_job(server: Server, tmp_path: Path) -> None:
+    job = server.provision(
+        mode="Sync",
+        env={"entrypoint": f"{programs.__name__}:pendulum"},
+        policy={"entrypoint": f"{programs.__name__}:make_policy"},
+        collect={"framesPerBatch": 20},
+    )
+    worker = server.start_worker(job, 0)
+    options = ["--job", job.key, "--nats", server.url(Role.LEARNER)]
+    assert printed(PROGRAM.replace("Net()", "nn.Linear(3, 1)"), options, tmp_path) == f"rollfleet {[(20,)] * 2}"
+    join_all([worker])
+
+
+@pytest.mark.slow
+def test_options_of_pods_are_those_of_a_cluster(tmp_path: Path) -> None:
+    program = "from rollfleet.torchrl.arguments import elsewhere; print(elsewhere)"
+    options = ["--workers=3", "--namespace=team", "--gpus=1", "--cpu=2", "--memory=4Gi", "--image=own"]
+    cluster = Cluster(namespace="team", gpu=1, cpu="2", memory="4Gi", image="own")
+    assert printed(program, options, tmp_path) == str({"workers": 3, "cluster": cluster})
+
+
+def printed(program: str, options: list[str], folder: Path) -> str:
+    (folder / "program.py").write_text(program)
+    (folder / "beside.py").write_text(BESIDE)
     command = [sys.executable, "-W", "ignore", "-m", "rollfleet.torchrl", *options, "program.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == f"rollfleet {[shape] * 2}"
+    return done.stdout.strip()
