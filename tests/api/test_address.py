@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,7 +34,7 @@ def mounted(tmp_path: Path) -> Path:
 
 
 def test_files_are_read_and_variables_win_over_them(mounted: Path) -> None:
-    secrets = {"credentials": mounted / "user.creds", "ca": mounted / "ca.crt"}
+    secrets: dict[str, Any] = {"credentials": mounted / "user.creds", "ca": mounted / "ca.crt"}
     assert Address.read({}, files=mounted) == Address(url="nats://file:1", job="files/job", **secrets)
     secrets = {"credentials": Path("/variable.creds"), "ca": Path("/variable.crt")}
     assert Address.read(VARIABLES, files=mounted) == Address(url="nats://variable:1", job="variables/job", **secrets)
