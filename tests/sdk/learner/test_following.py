@@ -105,7 +105,7 @@ def test_rank_0_reports_the_totals_of_all_ranks(server: Server, connect: Connect
     def reported() -> tuple[int, int, int] | None:
         leader._gatherer.check_workers()
         status = admin.call(read_state(admin, admin.subjects.learner, LearnerStatus))
-        return status and (status.session, status.frames, status.batches)
+        return (status.session, status.frames, status.batches) if status else None
 
     wait_until(lambda: reported() == (1, 1192, 16))
 
