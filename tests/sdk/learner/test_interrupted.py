@@ -103,7 +103,8 @@ def test_stop_iteration_is_an_error_in_every_vectorization(
 
 def test_stop_iteration_of_a_buffer_is_an_error_of_the_background_fill(collect: Collect) -> None:
     class Buffer(Parts):
-        extend = staticmethod(exhausted)
+        def extend(self, frames: Any) -> None:
+            exhausted(frames)
 
     collector = collect(CountingEnv, always_0, replay_buffer=Buffer(), **OPTIONS)
     collector.start()

@@ -61,8 +61,7 @@ def test_start_fills_the_buffer_in_the_background_until_async_shutdown(collect: 
     buffer = Parts()
     collector = collect(CountingEnv, always_0, replay_buffer=buffer, **OPTIONS)
     collector.start()
-    assert collector.is_running
-    wait_until(lambda: buffer.frames > 100)
+    wait_until(lambda: collector.is_running and buffer.frames > 100)
     with pytest.raises(JobInvalid, match=r"start\(\) fills the replay buffer in the background"):
         next(collector)
     collector.async_shutdown(timeout_s=30)

@@ -146,7 +146,7 @@ def test_what_threads_begin_while_it_is_closed_ends(server: Server) -> None:
         threads = [threading.Thread(target=begin) for _ in range(3)]
         for thread in threads:
             thread.start()
-        wait_until(lambda begun=begun: bool(begun))
+        wait_until(partial(bool, begun))
         link.close()
         for thread in threads:
             thread.join()
