@@ -195,12 +195,18 @@ class SlowWriter(SegmentWriter):
 def test_a_recorder_slower_than_the_workers_counts_lost_batches(
     tmp_path: Path, server: Server, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job, may_write = server.provision(**RANDOM), threading.Event()
+    job, writes, may_write = server.provision(**RANDOM), threading.Event(), threading.Event()
     link, worker = server.link(Role.LEARNER), server.link(Role.WORKER)
-    writer = SlowWriter(tmp_path, job, lambda: may_write.wait(WITHIN_S))
+
+    def wait() -> None:
+        writes.set()
+        assert may_write.wait(WITHIN_S)
+
+    writer = SlowWriter(tmp_path, job, wait)
     with Recorder(link, job, writer, memory_bytes=1) as recorder:
         publish(worker, 0.0, of(0, 0))
-        for sequence in range(1, 6):  # 1.3 MB each: the first chunk of two fits beside one that is written
+        assert writes.wait(WITHIN_S)
+        for sequence in range(1, 6):  # 1.3 MB each: the first chunk of two fits
             publish(worker, float(sequence), of(0, sequence), chunk_bytes=1 << 20, size=40_000)
         link.call(link.flush())  # all have come
         may_write.set()
