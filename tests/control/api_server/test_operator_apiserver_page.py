@@ -82,7 +82,7 @@ def test_a_viewer_sees_the_jobs_that_the_viewer_may_list(
     assert viewer_of(operator, OTHER_TOKEN).keys() == set(), "may list nothing"
     status, page = reader.get(f"{JOBS}/{key(ours)}")
     assert status == 200
-    assert (page["row"]["key"], page["diagnosis"]["state"]) == (key(ours), "Pending")
+    assert (page["row"]["key"], page["row"]["diagnosis"]["state"]) == (key(ours), "Pending")
     assert "id: CartPole-v1" in page["spec"]
     for part in ("", "/workers", "/history", "/timeline", "/logs?worker=0"):
         assert reader.get(f"{JOBS}/{key(theirs)}{part}")[0] == 403

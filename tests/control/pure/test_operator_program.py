@@ -220,4 +220,4 @@ async def test_defect_of_the_operator_is_on_the_page(lists: Lists) -> None:
         cache.put(stored(6, **SPEC))
         result = await Reconciler(api, cache, nats, Settings(), page=page).reconcile(KEY)
     assert "ZeroDivisionError" in str(result.problem)
-    assert page.jobs()["/".join(KEY)].row.reason == "OperatorError"
+    assert page.jobs()["/".join(KEY)].row.diagnosis.reason == "OperatorError"
