@@ -61,7 +61,8 @@ def network_policy(job: CollectorJob, role: Role, endpoint: Endpoint, settings: 
     name = job.metadata.name
     pods = [Role.LEARNER] if role is Role.LEARNER else [Role.WORKER, Role.EVALUATION]
     selector = {"key": names.ROLE, "operator": "In", "values": [each.value for each in pods]}
-    ports = sorted({int(port) for port in re.findall(r":(\d+)(?:,|/|$)", endpoint.url)} or {_NATS_PORT})
+    named = [re.search(r":(\d+)(?:/|$)", url) for url in endpoint.url.split(",")]
+    ports = sorted({int(port[1]) if port else _NATS_PORT for port in named})
     dns = [{"port": _DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")]
     nats = [{"port": port, "protocol": "TCP"} for port in ports]
     rules: Manifest = {"policyTypes": ["Ingress"]}

@@ -53,6 +53,7 @@ class Api:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._info.as_ssl_context(), limit=CONNECTIONS),
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+            cookie_jar=aiohttp.DummyCookieJar(),  # viewers share connections, and nothing else
         )
 
     async def __aenter__(self) -> Self:
@@ -124,6 +125,14 @@ class Api:
         path = KINDS[manifest["kind"]].path(manifest["metadata"].get("namespace"))
         return await self._request("POST", path, body=manifest)
 
+    async def review(self, review: Manifest, token: str) -> Manifest:
+        """Create a review as the user of a token; return its status."""
+        path = KINDS[review["kind"]].path(None)
+        async with self._response(self._session, "POST", path, json=review, token=token) as response:
+            answer = await response.json(content_type=None, loads=deep_json.loads)
+        status: Manifest = answer["status"]
+        return status
+
     async def log(self, namespace: str, pod: str, *, container: str = "", tail: int) -> str:
         """Return the last lines of a pod's log, at most `LOG_BYTES`; `container` empty: of its only container."""
         query, end = {"tailLines": str(tail)} | ({"container": container} if container else {}), bytearray()
@@ -183,11 +192,22 @@ class Api:
 
     @asynccontextmanager
     async def _response(
-        self, session: aiohttp.ClientSession, method: str, path: str, *, content_type: str = _JSON, **sent: Any
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        path: str,
+        *,
+        content_type: str = _JSON,
+        token: str = "",
+        **sent: Any,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request. Log in again if the credentials have expired; the caller has to repeat it."""
+        """Send a request. Log in again if the credentials have expired; the caller has to repeat it.
+
+        A `token` replaces those of this client.
+        """
         url = self._info.server.rstrip("/") + path
-        headers = {**self._info.as_http_headers(), "Accept": _JSON, "Content-Type": content_type}
+        login = {"Authorization": f"Bearer {token}"} if token else self._info.as_http_headers()
+        headers = {**login, "Accept": _JSON, "Content-Type": content_type}
         try:
             async with session.request(method, url, headers=headers, **sent) as response:
                 if response.status >= 400:
@@ -229,3 +249,14 @@ def login() -> kopf.ConnectionInfo:
     if found is None:
         raise ApiError(0, "NoCredentials", "neither a ServiceAccount nor a kubeconfig was found; set KUBECONFIG")
     return found
+
+
+def as_viewer(token: str, server: kopf.ConnectionInfo) -> kopf.ConnectionInfo:
+    """Return the address of the API server with a viewer's token, and none of the operator's credentials."""
+    return kopf.ConnectionInfo(
+        server=server.server,
+        ca_path=server.ca_path,
+        ca_data=server.ca_data,
+        insecure=server.insecure,
+        token=token,
+    )

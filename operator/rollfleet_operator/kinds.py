@@ -32,8 +32,7 @@ KINDS: Final = {
     "Event": Kind(api_version="v1", plural="events"),
     "Lease": Kind(api_version="coordination.k8s.io/v1", plural="leases"),
     "Namespace": Kind(api_version="v1", plural="namespaces"),
-    "SubjectAccessReview": Kind(api_version="authorization.k8s.io/v1", plural="subjectaccessreviews"),
-    "TokenReview": Kind(api_version="authentication.k8s.io/v1", plural="tokenreviews"),
+    "SelfSubjectAccessReview": Kind(api_version="authorization.k8s.io/v1", plural="selfsubjectaccessreviews"),
 }
 
 WATCHED: Final = (KIND, "Job", "ServiceAccount", "NetworkPolicy", "Pod")

@@ -11,7 +11,7 @@ from typing import Any, Final
 import kopf
 
 from rollfleet_api.job import KIND
-from rollfleet_operator.api import Api
+from rollfleet_operator.api import Api, as_viewer
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import OperatorError
 from rollfleet_operator.kinds import WATCHED
@@ -80,8 +80,8 @@ class Operator:
         jobs = None
         if self.settings.ui_port is not None:
             jobs = ShownJobs(self.cache, PodLogs(self.cache, self.connect))
-            reviews = await self._http.enter_async_context(Api(self.connect))
-            shown = served(page(jobs, ReviewGuard(reviews)), port=self.settings.ui_port, host=None)
+            viewers = await self._http.enter_async_context(Api(lambda: as_viewer("", self.connect())))
+            shown = served(page(jobs, ReviewGuard(viewers)), port=self.settings.ui_port, host=None)
             await self._http.enter_async_context(shown)
         reconciler = Reconciler(self._api, self.cache, self._nats, self.settings, page=jobs)
         for namespace in self.settings.namespaces or (None,):

@@ -97,20 +97,21 @@ class Reconciler:
                 self._page.update(key)
             return ReconcileResult()
         memory = self._memories.setdefault(manifest["metadata"]["uid"], JobMemory())
+        problem: OperatorError | None = None
         try:
             return await self._reconcile(parse_job(manifest), memory)
         except JobErrors as errors:
-            next_s = await self._writer.report(manifest, INVALID, str(errors), memory)
-            if self._page:
-                self._page.update(key)
-            return ReconcileResult(next_s)
+            reason, message = INVALID, str(errors)
         except OperatorError:
             raise
         except Exception as error:  # a defect: without this the job would show nothing of it
             log.exception("%s/%s: error in the operator", *key)
-            message = f"error in the operator, whose log says more: {error!r}"
-            await self._writer.report(manifest, "OperatorError", message, memory)
-            return ReconcileResult(problem=OperatorError(message))
+            reason, message = "OperatorError", f"error in the operator, whose log says more: {error!r}"
+            problem = OperatorError(message)
+        next_s = await self._writer.report(manifest, reason, message, memory)
+        if self._page:
+            self._page.update(key)
+        return ReconcileResult(next_s, problem)
 
     def forget_unwatched(self) -> None:
         """Verify everything at the next reconciliations, and forget deleted jobs."""

@@ -1,40 +1,43 @@
-"""The seam to programs that decide when a job's pods start, such as Kueue.
+"""The programs that decide when a job's pods start, such as Kueue: a row each.
 
 A scheduler finds the Kubernetes Jobs by labels, which go to them from the CollectorJob; other labels make other
 Kubernetes Jobs. It suspends and resumes them, so that the operator resumes none, and deletes those that must not run.
 """
 
 from collections.abc import Mapping
-from typing import Final, Protocol
-
-from rollfleet_operator.kueue import Kueue
-
-Labels = Mapping[str, str]
+from typing import Final, NamedTuple
 
 
-class Scheduler(Protocol):
+class Scheduler(NamedTuple):
     """A program that decides when a job's pods start.
 
-    Example:
-        >>> Kueue().holds({"kueue.x-k8s.io/queue-name": "gpus"})
-        True
+    Attributes:
+        prefix: The prefix of the labels that it reads: the queue, and others such as the priority.
+        queue: The label of the queue. With it, a job of either kind waits for the scheduler.
     """
 
-    def labels(self, labels: Labels) -> dict[str, str]:
-        """Return those of a CollectorJob's labels that its Kubernetes Jobs get."""
-
-    def holds(self, labels: Labels) -> bool:
-        """Return whether it decides when the pods of a job of either kind with these labels start."""
+    prefix: str
+    queue: str
 
 
-SCHEDULERS: Final[tuple[Scheduler, ...]] = (Kueue(),)
+SCHEDULERS: Final = (
+    # Kueue admits a Kubernetes Job when its queue has room for all its pods. It may also put one that has no queue into
+    # the default queue of its namespace.
+    Scheduler(prefix="kueue.x-k8s.io/", queue="kueue.x-k8s.io/queue-name"),
+)
 
 
-def scheduler_labels(labels: Labels) -> dict[str, str]:
+def scheduler_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return those of a CollectorJob's labels that are for schedulers."""
-    return {key: value for scheduler in SCHEDULERS for key, value in scheduler.labels(labels).items()}
+    prefixes = tuple(scheduler.prefix for scheduler in SCHEDULERS)
+    return {key: value for key, value in labels.items() if key.startswith(prefixes)}
 
 
-def is_held(labels: Labels) -> bool:
-    """Return whether a scheduler decides when the pods of an object with these labels start."""
-    return any(scheduler.holds(labels) for scheduler in SCHEDULERS)
+def is_held(labels: Mapping[str, str]) -> bool:
+    """Return whether a scheduler decides when the pods of an object with these labels start.
+
+    Example:
+        >>> is_held({"kueue.x-k8s.io/queue-name": "gpus"})
+        True
+    """
+    return any(scheduler.queue in labels for scheduler in SCHEDULERS)

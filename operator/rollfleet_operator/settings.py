@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Self
+from typing import Annotated, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 
@@ -24,6 +24,7 @@ def _peers(text: str) -> object:
         raise ValueError(f"expected a list of a NetworkPolicy's peers: {error}") from error
 
 
+T = TypeVar("T")
 _Port = Annotated[int, Field(ge=0, le=65535)]
 _Seconds = Annotated[float, Field(gt=0)]
 _Lease = Annotated[str, AfterValidator(_lease)]
@@ -85,15 +86,24 @@ class Settings:
             SettingsInvalid: A variable has an invalid value. The text names it.
         """
         names = {field.name: f"ROLLFLEET_{field.name.upper()}" for field in fields(cls)}
-        given = {field: environ[name] for field, name in names.items() if environ.get(name)}
-        try:
-            settings = TypeAdapter(cls).validate_python(given)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            field = str(first["loc"][0])
-            raise SettingsInvalid(
-                f"{names[field]}={given[field]!r}: {first['msg'].removeprefix('Value error, ')}"
-            ) from error
+        settings = validated(cls, names, environ)
         if settings.lease and not settings.pod:
             raise SettingsInvalid(f"{names['pod']} is not set: {names['lease']} needs the name of the operator's pod")
         return settings
+
+
+def validated(kind: type[T], names: Mapping[str, str], environ: Mapping[str, str], **others: object) -> T:
+    """Return settings from environment variables, named by field, and from `others`. An empty variable is not set.
+
+    Raises:
+        SettingsInvalid: A variable has an invalid value. The text names it.
+    """
+    given = {field: environ[name] for field, name in names.items() if environ.get(name)}
+    try:
+        return TypeAdapter(kind).validate_python(given | others)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = str(first["loc"][0])
+        raise SettingsInvalid(
+            f"{names[field]}={given[field]!r}: {first['msg'].removeprefix('Value error, ')}"
+        ) from error

@@ -29,7 +29,7 @@ class JobRow(View):
 
     Attributes:
         key: `namespace/name`.
-        state: The state of the job's diagnosis, as in `describe`; so are `reason`, `message` and `is_problem`.
+        diagnosis: Its state, the reason, and what to do, as in `describe`.
         total_frames: The frames to collect; 0: no limit.
         returns: At most 30 mean returns, over the life of the job, the newest last.
         lag: Versions that the slowest worker is behind.
@@ -40,10 +40,7 @@ class JobRow(View):
     name: str
     uid: str = ""
     phase: str
-    state: str
-    reason: str = ""
-    message: str = ""
-    is_problem: bool = False
+    diagnosis: Diagnosis
     workers_ready: int = 0
     workers_desired: int = 0
     frames: int = 0
@@ -71,7 +68,6 @@ class JobPage(View):
 
     Attributes:
         row: Its row in the list.
-        diagnosis: Its state, the reason, and what to do.
         bottleneck: Who waits for whom, in one sentence; empty: unknown.
         status: The status of the CollectorJob.
         spec: The spec as applied, with defaults, as YAML.
@@ -80,7 +76,6 @@ class JobPage(View):
     """
 
     row: JobRow
-    diagnosis: Diagnosis
     bottleneck: str = ""
     status: CollectorJobStatus = CollectorJobStatus()
     spec: str = ""

@@ -11,6 +11,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from rollfleet_api.diagnosis import Diagnosis
 from rollfleet_api.views import View
 from rollfleet_ui.model import History, JobPage, JobRow, Moment, WorkerRow
 from rollfleet_ui.source import ShownJob, Viewer
@@ -24,6 +25,11 @@ CUT_S: Final = 60.0
 """A run that has not ended and whose file is silent for this long was killed."""
 CUT: Final = "Cut"
 """The state of such a run."""
+_KILLED: Final = Diagnosis(
+    state=CUT,
+    reason="RunKilled",
+    message="its history ends here: the run was killed, or its machine stopped",
+)
 
 
 class SavedRun(View):
@@ -97,18 +103,15 @@ class _Run:
     """A saved run as the page shows it. Its row is in memory; all else is read from its file."""
 
     def __init__(self, folder: Path, key: str, row: JobRow, *, is_cut: bool) -> None:
-        named: dict[str, object] = {"key": key, "name": key.partition("/")[2]}
-        message = "its history ends here: the run was killed, or its machine stopped"
-        self.folder = folder
-        self._cut = {"state": CUT, "reason": "RunKilled", "message": message, "is_problem": False} if is_cut else {}
-        self.row = row.model_copy(update=named | self._cut | ({"frames_per_second": 0.0} if is_cut else {}))
+        self.folder, self._is_cut = folder, is_cut
+        self.row = row.model_copy(update={"key": key, "name": key.partition("/")[2]})
+        if is_cut:
+            self.row = self.row.model_copy(update={"diagnosis": _KILLED, "frames_per_second": 0.0})
 
     def page(self) -> JobPage:
-        page = _read(self.folder).page.model_copy(update={"row": self.row})
-        if not self._cut:
-            return page
-        diagnosis = page.diagnosis.model_copy(update=self._cut | {"advice": ""})
-        return page.model_copy(update={"diagnosis": diagnosis, "bottleneck": ""})
+        page = _read(self.folder).page
+        bottleneck = "" if self._is_cut else page.bottleneck
+        return page.model_copy(update={"row": self.row, "bottleneck": bottleneck})
 
     def workers(self) -> list[WorkerRow]:
         return _read(self.folder).workers

@@ -23,15 +23,13 @@ def write_run(
         namespace=namespace,
         name=name,
         phase="Complete" if ended else "Running",
-        state="Complete" if ended else "Running",
+        diagnosis=Diagnosis(state="Complete" if ended else "Running"),
         frames=frames,
         frames_per_second=100.0,
         created=1_700_000_000.0,
         ended=ENDED_S if ended else None,
     )
-    page = JobPage(
-        row=row, diagnosis=Diagnosis(state=row.state), bottleneck="The learner is the bottleneck.", spec="workers: 2"
-    )
+    page = JobPage(row=row, bottleneck="The learner is the bottleneck.", spec="workers: 2")
     workers = [
         WorkerRow(process=f"worker {index}", index=index, state="Collecting", since=time.time()) for index in (0, 1)
     ]

@@ -82,12 +82,12 @@ def test_a_run_that_was_killed_says_so(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "cartpole", ended=False)
     runs = SavedRuns(tmp_path)
     (job,) = runs.jobs().values()
-    assert (job.row.state, job.row.frames_per_second) == ("Running", 100.0)
+    assert (job.row.diagnosis.state, job.row.frames_per_second) == ("Running", 100.0)
     silent_s = time.time() - CUT_S - 1
     os.utime(folder / FILE, (silent_s, silent_s))
     (job,) = runs.jobs().values()
-    assert (job.row.state, job.row.frames_per_second) == (CUT, 0.0)
-    assert "was killed" in job.page().diagnosis.message
+    assert (job.row.diagnosis.state, job.row.frames_per_second) == (CUT, 0.0)
+    assert "was killed" in job.page().row.diagnosis.message
     assert job.page().row == job.row
 
 

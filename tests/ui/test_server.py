@@ -73,7 +73,7 @@ async def test_a_job_has_its_own_addresses(browser: Browser) -> None:
     parts = ("", "/workers", "/history", "/timeline")
     answers = {part: json.loads((await browser.get(f"/api/v1/jobs/{LAB}{part}"))[1]) for part in parts}
     assert answers[""]["row"]["frames"] == 64
-    assert answers[""]["diagnosis"]["isProblem"] is False
+    assert answers[""]["row"]["diagnosis"]["isProblem"] is False
     assert [worker["index"] for worker in answers["/workers"]] == [0, 1, None]
     assert answers["/history"]["series"]["frames"] == [64]
     assert answers["/timeline"][0]["kind"] == "Created"

@@ -1,7 +1,6 @@
 """The operator's connections to the accounts of jobs: those of all running jobs, and the most recently used others."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 
 from rollfleet_api.subjects import Subjects
@@ -22,30 +21,29 @@ class JobConnections:
 
     def __init__(self, server: Endpoint, keys: Keys, clock: Callable[[], float] = time.monotonic) -> None:
         self._server, self._keys, self._clock = server, keys, clock
-        self._open: OrderedDict[Subjects, HeartbeatListener] = OrderedDict()
-        self._used_s: dict[Subjects, float] = {}
+        self._open: dict[Subjects, tuple[HeartbeatListener, float]] = {}  # each with its last use, the newest last
         self.messages = MessageCount()
 
     async def of(self, subjects: Subjects) -> HeartbeatListener:
         """Return the listener of a job, which has its connection."""
-        if subjects not in self._open:
-            identity = own_user(self._keys.account(subjects))
-            account = Connection(self._server, identity, subjects.key)
-            self._open[subjects] = HeartbeatListener(account, self.messages)
-        self._open.move_to_end(subjects)
-        listener = self._open[subjects]
-        self._used_s[subjects] = now_s = self._clock()
+        if subjects in self._open:
+            listener, _ = self._open.pop(subjects)
+        else:
+            account = Connection(self._server, own_user(self._keys.account(subjects)), subjects.key)
+            listener = HeartbeatListener(account, self.messages)
+        now_s = self._clock()
+        self._open[subjects] = listener, now_s
         while len(self._open) > MOST:
-            oldest = next(iter(self._open))
-            if now_s - self._used_s[oldest] < IDLE_S:
+            oldest, (_, used_s) = next(iter(self._open.items()))
+            if now_s - used_s < IDLE_S:
                 break
             await self.leave(oldest)
         return listener
 
     async def leave(self, subjects: Subjects) -> None:
         """Close the connection of a job."""
-        if listener := self._open.pop(subjects, None):
-            del self._used_s[subjects]
+        if subjects in self._open:
+            listener, _ = self._open.pop(subjects)
             await listener.account.close()
             listener.forget()
 

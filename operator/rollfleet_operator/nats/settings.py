@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Final, Self
+
+from pydantic import BeforeValidator, Field
 
 from rollfleet_api.address import CA, URL
 from rollfleet_api.quantity import parse_bytes
@@ -11,7 +13,7 @@ from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.tokens import Signer, TokenInvalid
 from rollfleet_operator.nats.trust import SEED_FILE, SYSTEM_CREDENTIALS_FILE
 from rollfleet_operator.nats_port import Endpoint
-from rollfleet_operator.settings import SettingsInvalid
+from rollfleet_operator.settings import SettingsInvalid, validated
 
 KEYS: Final = "ROLLFLEET_NATS_KEYS"
 PUBLIC_URL: Final = "ROLLFLEET_NATS_PUBLIC_URL"
@@ -19,7 +21,6 @@ STATE_BYTES: Final = "ROLLFLEET_NATS_STATE_BYTES"
 LIFE_S: Final = "ROLLFLEET_NATS_CREDENTIALS_SECONDS"
 INSTALLATION: Final = "ROLLFLEET_INSTALLATION"
 INSTALLATION_FILE: Final = "ROLLFLEET_INSTALLATION_FILE"
-DAY_S: Final = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +40,8 @@ class NatsSettings:
     endpoint: Endpoint
     keys: Keys
     system: bytes | None = None
-    state_bytes: int = 1 << 30
-    life_s: int = DAY_S
+    state_bytes: Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)] = 1 << 30
+    life_s: Annotated[int, Field(gt=0)] = 24 * 3600
     installation: str = ""
 
     @classmethod
@@ -59,16 +60,14 @@ class NatsSettings:
                 raise TokenInvalid(f"{SEED_FILE} is not an operator's seed, which begins with `SO`")
             system = Path(folder) / SYSTEM_CREDENTIALS_FILE
             ca, installation = environ.get(CA), environ.get(INSTALLATION_FILE)
-            settings = cls(
-                endpoint=Endpoint(
+            read = {
+                "endpoint": Endpoint(
                     url=url, ca=Path(ca).read_bytes() if ca else None, public_url=environ.get(PUBLIC_URL, "")
                 ),
-                keys=Keys(operator),
-                system=system.read_bytes() if system.is_file() else None,
-                state_bytes=parse_bytes(environ.get(STATE_BYTES) or "1Gi"),
-                life_s=int(environ.get(LIFE_S) or DAY_S),
-                installation=Path(installation).read_text() if installation else environ.get(INSTALLATION, ""),
-            )
-        except (OSError, TokenInvalid, ValueError) as error:
+                "keys": Keys(operator),
+                "system": system.read_bytes() if system.is_file() else None,
+                "installation": Path(installation).read_text() if installation else environ.get(INSTALLATION, ""),
+            }
+        except (OSError, ValueError) as error:
             raise SettingsInvalid(f"the settings for NATS are invalid: {error}") from error
-        return settings
+        return validated(cls, {"state_bytes": STATE_BYTES, "life_s": LIFE_S}, environ, **read)

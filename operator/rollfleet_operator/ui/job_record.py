@@ -67,7 +67,6 @@ class JobRecord:
         snapshot, is_read = self._snapshot, self._generation == self._view.metadata.generation
         return JobPage(
             row=self.row,
-            diagnosis=diagnose(self._view),
             bottleneck="" if self._stopped else self._history.bottleneck(),
             status=self._view.status,
             spec=self._spec if is_read else yaml.safe_dump(self._manifest["spec"], sort_keys=False),

@@ -7,7 +7,7 @@ from typing import Final
 import kopf
 
 from rollfleet_api.pods import Pod
-from rollfleet_operator.api import Api
+from rollfleet_operator.api import Api, as_viewer
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import ApiError
 from rollfleet_operator.nats_port import JobKey
@@ -32,7 +32,7 @@ class PodLogs:
             raise LookupError(f"{process} has no {'earlier ' if previous else ''}pod with a log")
         pod = pods[-2 if previous else -1]
         try:
-            async with self._limit, Api(lambda: _as(viewer.token or "", self._connect())) as api:
+            async with self._limit, Api(lambda: as_viewer(viewer.token or "", self._connect())) as api:
                 return await api.log(job.namespace, pod.name, container=self._container(job, pod), tail=tail)
         except ApiError as error:
             if error.status in (401, 403):
@@ -47,14 +47,3 @@ class PodLogs:
         children = self._cache.children(key, job["metadata"]["uid"]) if job else []
         run = next((each for each in children if each["metadata"]["uid"] == pod.run), None)
         return str(run["spec"]["template"]["spec"]["containers"][0]["name"]) if run else ""
-
-
-def _as(token: str, server: kopf.ConnectionInfo) -> kopf.ConnectionInfo:
-    """Return the address of the API server with no other credentials than a token."""
-    return kopf.ConnectionInfo(
-        server=server.server,
-        ca_path=server.ca_path,
-        ca_data=server.ca_data,
-        insecure=server.insecure,
-        token=token,
-    )

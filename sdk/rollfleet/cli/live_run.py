@@ -132,7 +132,6 @@ class LiveRun:
         view = self._view()
         return JobPage(
             row=self.row,
-            diagnosis=diagnosis(view),
             bottleneck=self._history.bottleneck(),
             status=view.status,
             spec=self._spec,

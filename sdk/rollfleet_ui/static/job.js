@@ -61,7 +61,8 @@ export class Job extends Component {
       return html`<div class="bar"><h1 tabindex="-1">${job}</h1></div>
         <p class="empty" role="status">${error ? error.message : "Loading…"}</p>`;
     }
-    const { row, diagnosis } = page;
+    const { row } = page;
+    const { diagnosis } = row;
     return html`
       <div class="bar"><h1 tabindex="-1"><span class="dim">${row.namespace}/</span>${row.name}</h1></div>
       ${error?.status === 404 &&

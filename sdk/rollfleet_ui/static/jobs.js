@@ -32,12 +32,13 @@ export class Jobs extends Component {
     const namespaces = [...new Set(jobs.map((row) => row.namespace))].sort();
     const words = wordsOfFilter();
     const near = jobs.filter((row) => {
-      const searched = `${row.key} ${row.state} ${row.reason} ${row.message}`.toLowerCase();
+      const { state, reason, message } = row.diagnosis;
+      const searched = `${row.key} ${state} ${reason} ${message}`.toLowerCase();
       return (!namespace || row.namespace === namespace) && words.every((word) => searched.includes(word));
     });
-    const isIn = (name) => (row) => !name || (name === "Trouble" ? row.isProblem : row.state === name);
+    const isIn = (name) => (row) => !name || (name === "Trouble" ? row.diagnosis.isProblem : row.diagnosis.state === name);
     const rows = troubleFirst(near.filter(isIn(phase)), kindOfJob, newestFirst);
-    const phases = new Set(["", "Trouble", "Running", ...jobs.map((row) => row.state).sort()]);
+    const phases = new Set(["", "Trouble", "Running", ...jobs.map((row) => row.diagnosis.state).sort()]);
     return html`
       <div class="bar">
         <h1>Jobs</h1>
@@ -55,7 +56,7 @@ export class Jobs extends Component {
           <${Filter} label="Filter by name, reason or message" />
         </div>
       </div>
-      <${Table} label="Jobs" rows=${rows} rowKey=${(row) => row.key} rowClass=${(row) => `jobs-row ${row.isProblem ? "problem" : ""}`}
+      <${Table} label="Jobs" rows=${rows} rowKey=${(row) => row.key} rowClass=${(row) => `jobs-row ${row.diagnosis.isProblem ? "problem" : ""}`}
         columns=${this.columns(chosen, namespaces.length > 1)} empty=${jobs.length ? "No job matches the filter." : "No jobs yet."} />
       ${jobs.length === 1 && html`<${Curve} key=${jobs[0].key} job=${jobs[0].key} />`}`;
   }
@@ -64,20 +65,20 @@ export class Jobs extends Component {
     const amount = (name, title, value) => ({ name, title, number: true, value, cell: (row) => count(value(row)) });
     const box = (row) => html`<label class="check"><input type="checkbox" aria-label="Compare ${row.key}" checked=${chosen.has(row.key)}
       disabled=${!chosen.has(row.key) && chosen.size >= MOST_COMPARED} onChange=${() => this.choose(row.key)} /></label>`;
-    const state = (row) => html`<${Shape} kind=${kindOfJob(row)} /> ${row.state}`;
+    const state = (row) => html`<${Shape} kind=${kindOfJob(row)} /> ${row.diagnosis.state}`;
     const name = (row) => html`<a href=${jobLink(row.key)} title=${row.key}>
       ${withNamespace && html`<span class="dim">${row.namespace}/</span>`}<b>${row.name}</b></a>`;
-    const reason = (row) => html`<span title=${row.message}>
-      ${row.reason && (row.isProblem ? html`<b>${row.reason}</b> ` : `${row.reason}: `)}${row.message}</span>`;
+    const why = ({ diagnosis: { reason, message, isProblem } }) => html`<span title=${message}>
+      ${reason && (isProblem ? html`<b>${reason}</b> ` : `${reason}: `)}${message}</span>`;
     const workers = (row) => html`${row.workersReady}<span class="dim">/${row.workersDesired}</span>`;
     const frames = (row) => html`<span class="progress">${count(row.frames)}
       ${row.totalFrames > 0 && html`<${Track} part=${row.frames / row.totalFrames} />`}</span>`;
     const curve = (row) => html`<${Sparkline} values=${row.returns} /><span class="value">${number(row.meanReturn)}</span>`;
     return [
       { name: "pick", title: html`<span class="unseen">Compare</span>`, cell: box },
-      { name: "phase", title: "State", value: (row) => row.state, cell: state },
+      { name: "phase", title: "State", value: (row) => row.diagnosis.state, cell: state },
       { name: "name", title: "Job", value: (row) => row.key, cell: name },
-      { name: "why", title: "Reason", cell: reason },
+      { name: "why", title: "Reason", cell: why },
       { ...amount("workers", "Workers", (row) => row.workersReady), cell: workers },
       { ...amount("frames", "Frames", (row) => row.frames), cell: frames },
       amount("rate", "Frames/s", (row) => row.framesPerSecond),

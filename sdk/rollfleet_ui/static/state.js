@@ -20,9 +20,9 @@ export const Shape = ({ kind }) =>
 const JOBS = { Failed: "failed", Running: "running", Suspended: "suspended", Stopped: "suspended", Complete: "complete", Cut: "deleted" };
 
 /** Return the kind of a job's state. */
-export function kindOfJob(row) {
-  const kind = JOBS[row.state] ?? "pending";
-  return row.isProblem && kind !== "failed" ? "trouble" : kind;
+export function kindOfJob({ diagnosis }) {
+  const kind = JOBS[diagnosis.state] ?? "pending";
+  return diagnosis.isProblem && kind !== "failed" ? "trouble" : kind;
 }
 
 const WORKERS = {

@@ -9,11 +9,12 @@ from tests.control.api_server.lab import Lab, RunningOperator
 from tests.control.kubernetes import ApiServer
 
 
-def account_token(server: ApiServer, namespace: str, name: str) -> str:
-    """The token of a new ServiceAccount without rights, as `kubectl create token` gives it."""
+def account_token(server: ApiServer, namespace: str, name: str, *, audience: str = "") -> str:
+    """The token of a new ServiceAccount without rights, as `kubectl create token` gives it. Default: for the server."""
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
     server.request("POST", accounts, {"metadata": {"name": name}})
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    spec = {"audiences": [audience]} if audience else {}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
     answer = server.request("POST", f"{accounts}/{name}/token", body)
     return str(answer["status"]["token"])
 

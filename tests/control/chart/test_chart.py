@@ -216,6 +216,7 @@ def test_each_installation_with_an_existing_nats_has_an_id(helm: Helm, existing:
         ("tls://nats.example:4443", [4443]),
         ("nats://user1:1@a.example:4222,nats://b.example:5222", [4222, 5222]),
         ("tls://nats.example", [4222]),
+        ("tls://a.example:5222,tls://b.example", [5222, 4222]),
     ],
 )
 def test_the_operator_may_reach_nats_where_it_is(helm: Helm, url: str, ports: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""The page in the chart: off by default, and no more rights than its two reviews."""
+"""The page in the chart: off by default, and without rights of the operator."""
 
 import pytest
 from tests.control.chart.helm import Helm, Rendered
@@ -11,7 +11,7 @@ def page(helm: Helm) -> Rendered:
 
 def test_the_page_is_off_by_default(rendered: Rendered) -> None:
     assert rendered.settings().ui_port is None
-    for kind in ("Service", "Role", "ClusterRoleBinding"):
+    for kind in ("Service", "Role"):
         assert not [name for name in rendered.of(kind) if name.endswith("-ui")]
 
 
@@ -37,15 +37,10 @@ def test_by_default_no_pod_of_the_cluster_reaches_the_page(helm: Helm, page: Ren
 
 
 @pytest.mark.parametrize("namespaces", [[], ["team-a"]])
-def test_the_page_gives_the_operator_two_reviews_and_nothing_else(helm: Helm, namespaces: list[str]) -> None:
+def test_the_page_gives_the_operator_no_right(helm: Helm, namespaces: list[str]) -> None:
     without, shown = (helm.render(operator__namespaces=namespaces, ui__enabled=on) for on in (False, True))
-    added = set(shown.of("ClusterRoleBinding")) - set(without.of("ClusterRoleBinding"))
-    binding = shown.of("ClusterRoleBinding")["rollfleet-site-ui"]
-    assert added == {"rollfleet-site-ui"}
-    assert binding["roleRef"]["name"] == "system:auth-delegator"
-    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "rollfleet", "namespace": "site"}]
-    assert shown.of("ClusterRole") == without.of("ClusterRole")
-    assert set(shown.of("RoleBinding")) == set(without.of("RoleBinding"))
+    for kind in ("ClusterRole", "ClusterRoleBinding", "RoleBinding"):
+        assert shown.of(kind) == without.of(kind)
     assert set(shown.of("Role")) - set(without.of("Role")) == {"rollfleet-ui"}
 
 
@@ -59,6 +54,5 @@ def test_users_of_the_page_may_forward_a_port_and_nothing_else(page: Rendered) -
 
 def test_without_rbac_the_chart_makes_no_roles_for_the_page(helm: Helm) -> None:
     shown = helm.render(ui__enabled=True, rbac__create=False)
-    assert not shown.of("ClusterRoleBinding")
     assert "rollfleet-ui" not in shown.of("Role")
     assert "rollfleet-ui" in shown.of("Service")

@@ -3,12 +3,16 @@
 import base64
 from typing import Any
 
+import pytest
 from tests.control.pure.scene import a_job, scene, wanted
 
 from rollfleet_api.address import PUBLIC_URL_FILE, Address
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
+from rollfleet_operator.access import network_policy
 from rollfleet_operator.manifest import Ref
+from rollfleet_operator.nats_port import Endpoint
+from rollfleet_operator.settings import Settings
 
 LEARNER = {"template": {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}}
 
@@ -49,6 +53,22 @@ def test_workers_may_connect_only_to_name_servers_and_nats() -> None:
     assert found["policyTypes"] == ["Ingress", "Egress"]
     assert "ingress" not in found
     assert {port["port"] for rule in found["egress"] for port in rule["ports"]} == {53, 4222}
+
+
+@pytest.mark.parametrize(
+    ("url", "ports"),
+    [
+        ("tls://a", {4222}),
+        ("tls://user:1@a:5222,tls://b:5223", {5222, 5223}),
+        ("tls://a:5222,tls://b", {4222, 5222}),
+    ],
+)
+def test_workers_may_connect_to_the_port_of_each_url_of_nats(url: str, ports: set[int]) -> None:
+    _, nats = network_policy(a_job(), Role.WORKER, Endpoint(url=url), Settings())["spec"]["egress"]
+    assert {port["port"] for port in nats["ports"]} == ports
+
+
+def test_workers_may_connect_only_to_the_pods_of_nats_where_they_are_known() -> None:
     nats, dns = {"podSelector": {"matchLabels": {"a": "nats"}}}, {"podSelector": {"matchLabels": {"a": "dns"}}}
     pods = fence(Role.WORKER, nats_to=(nats,), dns_to=(dns,))["egress"]
     assert {rule["ports"][0]["port"]: rule["to"] for rule in pods} == {53: [dns], 4222: [nats]}

@@ -78,7 +78,7 @@ def test_the_row_and_the_diagnosis_are_those_of_top_and_describe(stage: Stage, r
     assert row.created == NOW_S - 100
     page: Any = stage.job.page()
     manifest: Any = running.later(0).job.dump()
-    assert page.diagnosis == diagnose(JobView.model_validate(manifest, by_alias=True, by_name=False))
+    assert row.diagnosis == diagnose(JobView.model_validate(manifest, by_alias=True, by_name=False))
     assert page.row == row
     assert "numEnvs: 1" in page.spec
     assert "workers" not in page.defaulted or "numEnvs" in "".join(page.defaulted)
@@ -193,7 +193,7 @@ def test_an_invalid_job_is_shown_with_its_reason(stage: Stage, running: Scene) -
     stage.cache.put(manifest)
     stage.page.update(KEY)
     row = stage.job.row
-    assert (row.is_problem, row.reason) == (True, "Invalid")
+    assert (row.diagnosis.is_problem, row.diagnosis.reason) == (True, "Invalid")
     page: Any = stage.job.page()
     assert "workers: 0" in page.spec
 
@@ -204,5 +204,5 @@ def test_a_job_that_is_being_deleted_is_shown_so_with_its_workers(stage: Stage, 
     manifest["metadata"] |= {"resourceVersion": "9", "deletionTimestamp": format_time(NOW_S)}
     stage.cache.put(manifest)
     stage.page.update(KEY)
-    assert stage.job.row.state == "Deleting"
+    assert stage.job.row.diagnosis.state == "Deleting"
     assert len(stage.job.workers()) == 3

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from tests.control.pure.nats_in_memory import NatsInMemory
 
-from rollfleet_api.job import API_VERSION, KIND
+from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
@@ -21,8 +21,11 @@ from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.program import Operator
 from rollfleet_operator.reconcile import Reconciler, ReconcileResult
 from rollfleet_operator.settings import Settings
+from rollfleet_operator.ui.logs import PodLogs
+from rollfleet_operator.ui.shown_jobs import ShownJobs
 
 KEY, GONE = JobKey("lab", "cartpole"), JobKey("lab", "gone")
+SPEC = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 8}}
 
 
 def stored(version: int, **spec: Any) -> Manifest:
@@ -32,6 +35,7 @@ def stored(version: int, **spec: Any) -> Manifest:
         "uid": "1",
         "resourceVersion": str(version),
         "generation": version,
+        "creationTimestamp": "2026-11-25T12:00:00Z",
     }
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": result, "spec": spec}
 
@@ -64,9 +68,10 @@ class Lists:
         return web.json_response({"metadata": {"resourceVersion": "5"}, "items": found})
 
     async def apply(self, request: web.Request) -> web.Response:
-        self.statuses.append((await request.json())["status"])
-        generation = self.statuses[-1]["observedGeneration"]
-        return web.json_response({**stored(generation), "status": self.statuses[-1]})
+        applied = await request.json()
+        self.statuses.append(applied["status"])
+        version = int(applied["metadata"]["resourceVersion"]) + 1
+        return web.json_response({**stored(version), "status": self.statuses[-1]})
 
     def connect(self) -> kopf.ConnectionInfo:
         return kopf.ConnectionInfo(server=self.url)
@@ -110,8 +115,7 @@ async def test_data_on_nats_of_missing_jobs_is_removed_if_there_is_any_job(
     lists: Lists, monkeypatch: pytest.MonkeyPatch, has_job: bool
 ) -> None:
     lists.has_job, nats, seen = has_job, NatsInMemory(), set()
-    spec = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 8}}
-    nats.published[GONE] = parse_job(stored(1, **spec))
+    nats.published[GONE] = parse_job(stored(1, **SPEC))
     monkeypatch.setattr("rollfleet_operator.program.NOT_READY_S", 0.02)
     operator = Operator(Settings(port=0, workers=0, resync_s=0.02), lists.connect, lambda: nats)
     await operator.start()
@@ -187,9 +191,22 @@ async def test_invalid_job_is_reported_once_the_status_interval_is_over(lists: L
         cache.put(stored(6, workers=-1))
         assert await reconciler.reconcile(KEY) == ReconcileResult()
         now_s[0] += 1
-        cache.put(stored(7, workers="many"))
+        cache.put(stored(8, workers="many"))
         next_s = (await reconciler.reconcile(KEY)).next_s
         assert next_s == 4.0
         now_s[0] += next_s
         assert await reconciler.reconcile(KEY) == ReconcileResult()
-    assert [status["observedGeneration"] for status in lists.statuses] == [6, 7]
+    assert [status["observedGeneration"] for status in lists.statuses] == [6, 8]
+
+
+async def test_defect_of_the_operator_is_on_the_page(lists: Lists) -> None:
+    async def defect(_: CollectorJob) -> None:
+        raise ZeroDivisionError
+
+    cache, nats = Cache(), NatsInMemory()
+    page, nats.on_provision = ShownJobs(cache, PodLogs(cache, lists.connect)), defect
+    async with Api(lists.connect) as api:
+        cache.put(stored(6, **SPEC))
+        result = await Reconciler(api, cache, nats, Settings(), page=page).reconcile(KEY)
+    assert "ZeroDivisionError" in str(result.problem)
+    assert page.jobs()["/".join(KEY)].row.diagnosis.reason == "OperatorError"

@@ -250,7 +250,7 @@ class Site:
                 await guest.client.jetstream().publish(subject, pack(message))
 
     async def deafen(self) -> None:
-        for connection in self.nats._connections._open.values():
+        for connection, _ in self.nats._connections._open.values():
             client = await connection.account.client()
             for subscription in list(client._subs.values()):
                 if not subscription.subject.startswith("_INBOX"):

@@ -115,6 +115,21 @@ def test_error_of_settings_names_the_missing_one(tmp_path: Path) -> None:
         NatsSettings.read(variables)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ROLLFLEET_NATS_CREDENTIALS_SECONDS", "abc"),
+        ("ROLLFLEET_NATS_CREDENTIALS_SECONDS", "0"),
+        ("ROLLFLEET_NATS_STATE_BYTES", "1GB"),
+        ("ROLLFLEET_NATS_STATE_BYTES", "0"),
+    ],
+)
+def test_error_of_settings_names_the_invalid_one(tmp_path: Path, name: str, value: str) -> None:
+    (tmp_path / "operator.seed").write_text(KEYS_A.operator.seed)
+    with pytest.raises(SettingsInvalid, match=f"{name}='{value}'"):
+        NatsSettings.read({"ROLLFLEET_NATS_URL": "nats://nats:4222", KEYS: str(tmp_path), name: value})
+
+
 def test_settings_are_read_from_files(tmp_path: Path) -> None:
     (tmp_path / "operator.seed").write_text(KEYS_A.operator.seed + "\n")
     (tmp_path / "ca.crt").write_text("certificate")

@@ -85,7 +85,7 @@ def test_a_run_is_seen_and_saved_from_its_start_to_its_end(workplace: Workplace)
     api = Api(saved)
     (row,) = api.get("jobs")
     assert re.fullmatch(r"default/test@\d{8}-\d{6}", row["key"])
-    assert (row["state"], row["framesPerSecond"], row["ended"] > row["created"]) == ("Stopped", 0, True)
+    assert (row["diagnosis"]["state"], row["framesPerSecond"], row["ended"] > row["created"]) == ("Stopped", 0, True)
     assert api.kinds(row["key"])[-1] == "Suspended"
     assert api.get(f"jobs/{row['key']}/logs?worker=learner")["text"].startswith("<script>alert(1)</script>")
     workers = [(each["index"], each["state"]) for each in api.get(f"jobs/{row['key']}/workers")]
@@ -101,10 +101,10 @@ def test_a_run_that_fails_says_why(workplace: Workplace) -> None:
     program = workplace.run("--ui", "--learner", "learner.py")
     assert program.wait() == 1
     (page,) = [json.loads(file.read_text())["page"] for file in workplace.folder.glob("runs/test/*/run.json")]
-    assert (page["row"]["phase"], page["row"]["isProblem"]) == ("Failed", True)
-    assert page["diagnosis"]["reason"] == "WorkerFailed"
-    assert "no_such_module" in page["diagnosis"]["message"]
-    assert "the worker's log" in page["diagnosis"]["advice"]
+    assert (page["row"]["phase"], page["row"]["diagnosis"]["isProblem"]) == ("Failed", True)
+    assert page["row"]["diagnosis"]["reason"] == "WorkerFailed"
+    assert "no_such_module" in page["row"]["diagnosis"]["message"]
+    assert "the worker's log" in page["row"]["diagnosis"]["advice"]
     (log,) = workplace.folder.glob("runs/test/*/logs/worker-0.log")
     assert "no_such_module" in log.read_text()
 

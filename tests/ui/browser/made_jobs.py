@@ -65,10 +65,7 @@ def made_job(
         namespace=namespace,
         name=name,
         phase=phase,
-        state=phase,
-        reason=diagnosis.reason,
-        message=message,
-        is_problem=bool(reason),
+        diagnosis=diagnosis,
         workers_ready=0 if ended else workers - bool(reason),
         workers_desired=workers,
         frames=int(newest.get("frames") or 0),
@@ -84,7 +81,6 @@ def made_job(
     )
     page = JobPage(
         row=row,
-        diagnosis=diagnosis,
         bottleneck="The learner is the bottleneck: workers waited 63 % of the last minute for it.",
         spec=SPEC_TEXT,
         defaulted=DEFAULTED,
@@ -187,7 +183,7 @@ def _history(chance: random.Random, began_s: float, points: int, workers: int) -
 
 
 def _worker(chance: random.Random, row: JobRow, index: int, rate: float) -> WorkerRow:
-    failed = row.is_problem and index == 3
+    failed = row.diagnosis.is_problem and index == 3
     return WorkerRow(
         process=f"worker {index}",
         index=index,

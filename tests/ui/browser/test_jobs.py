@@ -8,6 +8,7 @@ from tests.ui.browser.made_jobs import MadeJobs, made_job
 from tests.ui.browser.visits import Serve, Visits, violations
 from tests.ui.run_files import write_run
 
+from rollfleet_api.diagnosis import Diagnosis
 from rollfleet_ui.saved_runs import SavedRuns
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -64,7 +65,8 @@ async def test_a_change_is_on_screen_without_a_reload(serve: Serve, visits: Visi
     jobs = fleet()
     page = await visits.open(await serve(jobs))
     await expect(page.get_by_text("Live", exact=True)).to_be_visible()
-    jobs.change("default/calm", frames_per_second=98_765.0, state="Failed", reason="WorkerFailed", is_problem=True)
+    failed = Diagnosis(state="Failed", reason="WorkerFailed", is_problem=True)
+    jobs.change("default/calm", frames_per_second=98_765.0, diagnosis=failed)
     await expect(page.get_by_role("row", name="calm")).to_contain_text("98,765")
     await expect(page.get_by_role("button", name="Trouble 2")).to_be_visible()
     jobs.remove("robots/later")
