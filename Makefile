@@ -37,7 +37,7 @@ help: ## Show this list
 install: $(VENV)/.installed-all ## Install everything that the targets below need into $(VENV)
 
 demo: $(VENV)/.installed-local ## Run a CollectorJob on this machine: PPO solves CartPole and draws its learning curve
-	$(BIN)/rollfleet run examples/cartpole/job.yaml --learner examples/cartpole/learner.py $(ARGS)
+	$(BIN)/rollfleet run examples/cartpole/job.yaml --learner examples/cartpole/learner.py $(ARGS) -- --until 475
 	@echo "The learning curve: runs/cartpole/curve.png; the trained policy: $(BIN)/rollfleet play runs/cartpole --gif play.gif"
 
 test: $(VENV)/.installed-all ## Run the tests (ARGS: more arguments for pytest)

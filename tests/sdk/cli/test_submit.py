@@ -291,7 +291,7 @@ def test_a_starter_is_submitted_with_all_of_its_code(
     assert result.exit_code == 0, result.output
     named = yaml.safe_load(Path("job.yaml").read_text())["spec"]["source"]["configMap"]
     files = found(jobs.api, "ConfigMap", named)
-    assert set(files["data"]) == {name for name in STARTERS[starter] if name.endswith(".py")}
+    assert set(files["data"]) == {Path(name).name for name in STARTERS[starter] if name.endswith(".py")}
 
 
 def test_a_refused_job_leaves_no_config_map(submit: Submit, jobs: Jobs, namespace: Namespace, learner: str) -> None:
