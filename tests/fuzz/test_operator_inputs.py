@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.control.pure.scene import NOW_S, Scene, a_job, wanted
 
+from rollfleet_api.frame_rate import FrameRate
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, WorkerState, WorkerStatus, unpack
 from rollfleet_api.validation import JobErrors, parse_job
@@ -18,7 +19,6 @@ from rollfleet_operator import names
 from rollfleet_operator.autoscale import History, decide
 from rollfleet_operator.errors import TemplateInvalid
 from rollfleet_operator.events import event, events_between
-from rollfleet_operator.frame_rate import FrameRate
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.plan import plan_access, plan_runs
