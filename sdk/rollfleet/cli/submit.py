@@ -15,7 +15,6 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.status import ConditionType
 from rollfleet_api.validation import parse_job
-from rollfleet_api.views import JobView
 
 AGAIN_S = 1.0  # between two streams of a pod's log
 
@@ -57,12 +56,6 @@ def with_learner(
     return job.model_copy(update={"spec": parse_job(data, origin="with the learner").spec}), sources
 
 
-def has_ended(job: JobView) -> bool:
-    """Return whether a job has ended and its spec has not changed since: nothing of it will start."""
-    ended = job.held(ConditionType.COMPLETE) or job.held(ConditionType.FAILED)
-    return bool(ended) and job.metadata.generation == job.status.observed_generation
-
-
 def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[[str], None]) -> int:
     """Show a learner's log until the job ends; of a learner that ended before it was seen, too.
 
@@ -78,8 +71,8 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
     state, followed = "", set[str]()
     while True:
         for seen in jobs.watch(job):
-            found, complete = diagnose(seen), seen.held(ConditionType.COMPLETE)
-            over = complete or seen.held(ConditionType.FAILED)
+            found, complete = diagnose(seen), seen.status.held(ConditionType.COMPLETE)
+            over = complete or seen.status.held(ConditionType.FAILED)
             pods = [pod for pod in jobs.pods(seen) if pod.role == Role.LEARNER and pod.phase != "Pending"]
             begun = [pod for pod in pods if not (pod.name in followed and (over or pod.finished))]
             now = f"{seen.key} is {found}"

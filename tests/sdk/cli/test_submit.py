@@ -308,12 +308,20 @@ def test_a_job_that_has_ended_is_not_submitted_in_silence(
     submit: Submit, namespace: Namespace, learner: str, end: str
 ) -> None:
     submit("--learner", learner)
-    ended = {"type": end, "status": "True", "reason": "Ended", "message": "that was all"}
+    ended = {"type": end, "status": "True", "reason": "Ended", "message": "that was all", "observedGeneration": 1}
     namespace.report(phase=end, conditions=[ended | {"lastTransitionTime": "2026-11-21T12:00:00Z"}])
     Path(learner).write_text("print('mended')\n")
     again = submit("--learner", learner)
     assert again.exit_code == 1
     assert "(Ended): that was all; an unchanged spec starts nothing: `rollfleet delete " in again.stderr
+
+
+def test_a_job_that_is_tried_again_has_not_ended(submit: Submit, namespace: Namespace) -> None:
+    submit()
+    failed = {"type": "Failed", "status": "True", "reason": "WorkerFailed", "observedGeneration": 1}
+    submit(workers=3)
+    namespace.report(conditions=[failed | {"lastTransitionTime": "2026-11-21T12:00:00Z"}], observedGeneration=2)
+    assert "submitted" in submit(workers=3).output
 
 
 def test_follow_shows_each_learners_log_until_the_job_is_complete(jobs: Jobs, namespace: Namespace) -> None:
