@@ -7,9 +7,9 @@ from tests.control.api_server.lab import Lab
 from tests.control.kubernetes import wait_for
 
 from rollfleet_api.job import KIND
+from rollfleet_api.kubernetes_names import ROLE_LABEL
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
-from rollfleet_operator import names
 
 pytestmark = pytest.mark.cluster
 EVALUATION: dict[str, Any] = {"every": 10, "workers": 3}
@@ -125,7 +125,7 @@ def test_failed_job_reports_why_stops_and_is_fixed_by_an_edit(lab: Lab) -> None:
 
 
 def evaluation_runs(lab: Lab) -> list[Any]:
-    return [run for run in lab.all("Job") if run["metadata"]["labels"][names.ROLE] == Role.EVALUATION]
+    return [run for run in lab.all("Job") if run["metadata"]["labels"][ROLE_LABEL] == Role.EVALUATION]
 
 
 def test_edits_of_evaluation_reach_its_workers_alone(lab: Lab) -> None:

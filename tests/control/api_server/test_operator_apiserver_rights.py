@@ -12,6 +12,7 @@ from tests.control.chart.helm import Helm, Rendered
 from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer, wait_for
 
 from rollfleet_api.job import API_VERSION, KIND
+from rollfleet_api.kubernetes_names import JOB_LABEL, MANAGED_BY_LABEL, MANAGER
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
@@ -110,7 +111,7 @@ def live_a_whole_life(lab: Lab) -> None:
         ("NetworkPolicy", names.network_policy("cartpole", Role.WORKER)),
         ("ServiceAccount", names.account("cartpole")),
     ):
-        lab.patch(kind, name, {"metadata": {"labels": {names.JOB: "x"}}})
+        lab.patch(kind, name, {"metadata": {"labels": {JOB_LABEL: "x"}}})
         wait_for(lambda kind=kind, name=name: label(lab, kind, name) == "cartpole")  # type: ignore[misc]
     secret: Any = lab.get("Secret", names.secret("cartpole", Role.WORKER))
     lab.nats.rotation += 1
@@ -122,7 +123,7 @@ def live_a_whole_life(lab: Lab) -> None:
 
 def label(lab: Lab, kind: str, name: str) -> str | None:
     found: Any = lab.get(kind, name)
-    return found["metadata"]["labels"].get(names.JOB) if found else None
+    return found["metadata"]["labels"].get(JOB_LABEL) if found else None
 
 
 @pytest.mark.parametrize("scope", ["Role", "ClusterRole"])
@@ -207,7 +208,7 @@ def refusal(server: ApiServer, body: Manifest, namespace: str, *, method: str = 
 
 
 def manifest(api_version: str, kind: str, name: str, **fields: Any) -> Manifest:
-    labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
+    labels = {MANAGED_BY_LABEL: MANAGER, JOB_LABEL: "x"}
     owner = {"apiVersion": API_VERSION, "kind": KIND, "name": "x", "uid": "1-2-3", "controller": True}
     metadata = {"name": name, "labels": labels, "ownerReferences": [owner]}
     found: Manifest = overlay({"apiVersion": api_version, "kind": kind, "metadata": metadata}, fields)
@@ -215,7 +216,7 @@ def manifest(api_version: str, kind: str, name: str, **fields: Any) -> Manifest:
 
 
 def run(**fields: Any) -> Manifest:
-    labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
+    labels = {MANAGED_BY_LABEL: MANAGER, JOB_LABEL: "x"}
     pod = {"restartPolicy": "Never", "serviceAccountName": "x-rollfleet", "containers": [{"name": "a", "image": "a"}]}
     spec = {"template": {"metadata": {"labels": labels}, "spec": pod}}
     found: Manifest = overlay(manifest("batch/v1", "Job", "x-workers-01234567", spec=spec), fields)
@@ -223,7 +224,7 @@ def run(**fields: Any) -> Manifest:
 
 
 def policy(**fields: Any) -> Manifest:
-    labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
+    labels = {MANAGED_BY_LABEL: MANAGER, JOB_LABEL: "x"}
     spec = {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"]}
     whole = manifest("networking.k8s.io/v1", "NetworkPolicy", "x-worker-rollfleet", spec=spec)
     found: Manifest = overlay(whole, fields)
@@ -310,7 +311,7 @@ class TestPolicy:
         assert "ValidatingAdmissionPolicy" in bounds(FOREIGN[name])
 
     def test_the_policy_refuses_pods_and_all_changes_of_them(self, bounds: Callable[..., str], own_lab: Lab) -> None:
-        labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
+        labels = {MANAGED_BY_LABEL: MANAGER, JOB_LABEL: "x"}
         spec = {"containers": [{"name": "a", "image": "a"}]}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "labels": labels}, "spec": spec}
         assert "ValidatingAdmissionPolicy" in bounds(pod)

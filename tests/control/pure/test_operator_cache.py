@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from rollfleet_api.job import KIND
-from rollfleet_api.kubernetes_names import INDEX_LABEL
-from rollfleet_operator import names
+from rollfleet_api.kubernetes_names import INDEX_LABEL, JOB_LABEL, ROLE_LABEL
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import JobKey
@@ -25,7 +24,7 @@ def owned(version: int, *, uid: str = "1", **metadata: Any) -> Manifest:
 
 
 def pod(index: int, *, version: int = 7) -> Manifest:
-    labels = {names.JOB: "cartpole", names.ROLE: "worker"}
+    labels = {JOB_LABEL: "cartpole", ROLE_LABEL: "worker"}
     base = {"name": f"pod-{index}", "namespace": "lab", "uid": f"uid-{index}", "resourceVersion": str(version)}
     more = {"annotations": {INDEX_LABEL: str(index)}, "creationTimestamp": "2026-01-01T00:00:00Z"}
     return {"kind": "Pod", "metadata": {**base, **more, "labels": labels}, "spec": {"containers": []}}
@@ -82,7 +81,7 @@ def test_of_a_pod_only_what_is_read_is_kept(cache: Cache) -> None:
 def test_pod_that_lost_its_role_is_no_longer_a_pod_of_the_job(cache: Cache) -> None:
     cache.put(pod(0))
     changed = pod(0, version=8)
-    del changed["metadata"]["labels"][names.ROLE]
+    del changed["metadata"]["labels"][ROLE_LABEL]
     assert cache.put(changed) == KEY
     assert cache.pods(KEY) == []
 
@@ -106,14 +105,14 @@ def test_children_of_an_earlier_job_of_the_name_are_ignored(cache: Cache) -> Non
 
 
 def test_owner_counts_more_than_a_label(cache: Cache) -> None:
-    assert cache.put(owned(5, labels={names.JOB: "other"})) == KEY
+    assert cache.put(owned(5, labels={JOB_LABEL: "other"})) == KEY
 
 
 def test_an_object_whose_label_changes_is_kept_once(cache: Cache) -> None:
     for version in range(5, 9):
-        key = cache.put(owned(version, ownerReferences=[], labels={names.JOB: f"job-{version}"}))
+        key = cache.put(owned(version, ownerReferences=[], labels={JOB_LABEL: f"job-{version}"}))
         assert key == JobKey("lab", f"job-{version}")
-    assert cache.put(owned(6, ownerReferences=[], labels={names.JOB: "job-6"})) is None
+    assert cache.put(owned(6, ownerReferences=[], labels={JOB_LABEL: "job-6"})) is None
     assert cache.keep_only("Job", set(), "9") == {JobKey("lab", "job-8")}
 
 

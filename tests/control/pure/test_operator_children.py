@@ -6,6 +6,7 @@ from typing import Any
 from tests.control.pure.scene import a_job, wanted
 
 from rollfleet_api.address import PUBLIC_URL_FILE, Address
+from rollfleet_api.kubernetes_names import ROLE_LABEL
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Ref
@@ -65,7 +66,7 @@ def test_network_policies_can_be_turned_off() -> None:
 
 def learner(**spec: Any) -> Any:
     runs = [each for ref, each in wanted(a_job(**spec)).items() if ref.kind == "Job"]
-    return next(run for run in runs if run["metadata"]["labels"][names.ROLE] == Role.LEARNER)
+    return next(run for run in runs if run["metadata"]["labels"][ROLE_LABEL] == Role.LEARNER)
 
 
 def test_learner_is_a_pod_with_its_own_credentials() -> None:

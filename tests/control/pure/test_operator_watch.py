@@ -9,7 +9,8 @@ import kopf
 import pytest
 from aiohttp import web
 
-from rollfleet_operator import api, names, watch
+from rollfleet_api.kubernetes_names import JOB_LABEL, ROLE_LABEL
+from rollfleet_operator import api, watch
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.manifest import Manifest
@@ -28,7 +29,7 @@ def pod(index: int, version: int) -> Manifest:
             "uid": f"uid-{index}",
             "resourceVersion": str(version),
             "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {names.JOB: "cartpole", names.ROLE: "worker"},
+            "labels": {JOB_LABEL: "cartpole", ROLE_LABEL: "worker"},
             "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
         },
         "spec": {"containers": [], "nodeName": str(version)},
