@@ -38,7 +38,6 @@ def with_learner(
             sources.keep(module)
     if sources.files.get(learner.name) != learner.read_text(encoding="utf-8"):
         raise JobInvalid(f"{learner}: Python finds another module `{learner.stem}`, or none: rename the file")
-    source = data["spec"].setdefault("source", {"configMap": f"{job.metadata.name}-source"})
     pod = data["spec"].setdefault("learner", {"template": {}})["template"].setdefault("spec", {})
     containers = pod.setdefault("containers", [])
     container: dict[str, Any] = containers[0] if containers else {"name": "learner", "workingDir": "/tmp"}
@@ -50,9 +49,7 @@ def with_learner(
         raise JobInvalid(f"spec.learner runs `{runs}`, not {learner.name}: remove that `command`, or --learner")
     if arguments:
         container["args"] = [*arguments]
-    if volumes := sources.folders(source["configMap"]):
-        for each in (pod, data["spec"].setdefault("template", {}).setdefault("spec", {})):
-            each["volumes"] = [*(each.get("volumes") or []), *volumes]
+    sources.write_into(data["spec"], f"{job.metadata.name}-source")
     return job.model_copy(update={"spec": parse_job(data, origin="with the learner").spec}), sources
 
 
