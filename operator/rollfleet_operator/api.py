@@ -8,10 +8,10 @@ from typing import Any, Final, Self
 import aiohttp
 import kopf
 
+from rollfleet_api.kinds import KINDS
 from rollfleet_api.kubernetes_names import MANAGER
 from rollfleet_operator import deep_json
 from rollfleet_operator.errors import ApiError
-from rollfleet_operator.kinds import KINDS
 from rollfleet_operator.manifest import Manifest
 
 TIMEOUT_S: Final = 15.0

@@ -6,9 +6,8 @@ from http import HTTPStatus
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.kubernetes_names import MANAGED_BY_LABEL, MANAGER
 from rollfleet_operator.api import Api
-from rollfleet_operator.cache import Cache, job_key, owned_by
+from rollfleet_operator.cache import WATCHED, Cache, job_key, owned_by
 from rollfleet_operator.errors import ApiError, NameTaken, OperatorError
-from rollfleet_operator.kinds import WATCHED
 from rollfleet_operator.manifest import Manifest, Ref, ref
 from rollfleet_operator.plan import Action, Apply, Change, Delete
 from rollfleet_operator.problems import Problem, why_no_pods

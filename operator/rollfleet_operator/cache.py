@@ -11,6 +11,9 @@ from rollfleet_operator.manifest import Manifest, Ref, ref
 from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.observed import parsed_pod
 
+WATCHED: Final = (KIND, "Job", "ServiceAccount", "NetworkPolicy", "Pod")
+"""The cached kinds. Not Secrets: a watch would need the right to read all Secrets of a namespace."""
+
 _GONE: Final = 4096
 """Number of remembered deletions: the answer to an earlier write must not restore a deleted object."""
 

@@ -10,10 +10,10 @@ from tests.control.api_server.lab import Lab, RunningOperator
 from tests.control.kubernetes import ApiServer, wait_for
 
 from rollfleet_api.job import KIND
+from rollfleet_api.kinds import KINDS
 from rollfleet_api.messages import LearnerPhase, LearnerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
-from rollfleet_operator.kinds import KINDS
 from rollfleet_operator.nats_port import Heartbeats
 
 pytestmark = pytest.mark.cluster

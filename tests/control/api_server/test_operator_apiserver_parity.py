@@ -11,10 +11,10 @@ from tests.control.kubernetes import ApiServer
 
 from rollfleet_api.crd import crd
 from rollfleet_api.job import KIND
+from rollfleet_api.kinds import KINDS
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.validation import JobErrors, parse_job
 from rollfleet_operator.errors import ApiError
-from rollfleet_operator.kinds import KINDS
 
 pytestmark = pytest.mark.cluster
 

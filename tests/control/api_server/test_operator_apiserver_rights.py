@@ -12,13 +12,13 @@ from tests.control.chart.helm import Helm, Rendered
 from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer, wait_for
 
 from rollfleet_api.job import API_VERSION, KIND
+from rollfleet_api.kinds import KINDS
 from rollfleet_api.kubernetes_names import JOB_LABEL, MANAGED_BY_LABEL, MANAGER
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.api import Api
 from rollfleet_operator.errors import ApiError
-from rollfleet_operator.kinds import KINDS
 from rollfleet_operator.manifest import Manifest, overlay
 
 pytestmark = pytest.mark.cluster

@@ -13,9 +13,9 @@ from kubernetes.config import incluster_config
 from tests.control.kubernetes import ApiServer
 from tests.sdk.cluster.namespace import Namespace
 
-from rollfleet.cluster import api as requests
 from rollfleet.cluster.api import ClusterApi
 from rollfleet.errors import ClusterError
+from rollfleet_api.kinds import KINDS, Kind
 
 OTHER_TOKEN = "of-user-other"  # the server's user without rights
 
@@ -94,7 +94,7 @@ def test_a_missing_namespace_is_named(api: ClusterApi) -> None:
 def test_a_cluster_without_the_definition_says_how_to_install_it(
     api: ClusterApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(requests._PATHS, "CollectorJob", "apis/nobody.example/v1|collectorjobs")
+    monkeypatch.setitem(KINDS, "CollectorJob", Kind(api_version="nobody.example/v1", plural="collectorjobs"))
     with pytest.raises(ClusterError, match="helm install rollfleet"):
         api.list("CollectorJob", None)
 
