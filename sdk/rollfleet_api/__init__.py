@@ -1,7 +1,7 @@
 """The agreement between the SDK and the operator: the job as a type, its names on NATS and in a cluster, its messages.
 
 - `job` is a CollectorJob, of the parts `env`, `policy`, `collection`, `placement` and `evaluation`; `fields` and
-  `quantity` build them. `documents` reads YAML, `validation` explains mistakes, `crd` and `fields_page` publish fields.
+  `quantity` build them. `documents` reads YAML, `validation` explains mistakes.
 - `subjects` names a job's messages on NATS, `streams` stores them, `permissions` says which role may send which.
 - `messages` are the small ones, such as heartbeats; `status` is what the operator makes of them (`reported`,
   `frame_rate`).
