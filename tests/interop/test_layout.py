@@ -1,15 +1,16 @@
 """Rollfleet's batches have the keys, shapes and dtypes of those of TorchRL's own collector."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
+from tests.sdk.rollouts import Sampling
 from torch import nn
 from torch.distributions import Categorical
 from torchrl import collectors, envs, modules
@@ -22,41 +23,20 @@ VERSION = ("collector", "policy_version")  # TorchRL has it on request, and call
 Layout = dict[Any, tuple[tuple[int, ...], torch.dtype]]
 
 
-class Camera(gymnasium.Env[Any, Any]):
-    """Observes a Dict in a Dict, with an image; episodes of 5 frames."""
-
-    observation_space = Dict(
-        position=Box(-1, 1, (2,)), image=Box(0, 255, (3, 4, 4), np.uint8), body=Dict(speed=Box(-1, 1, (1,), np.float64))
-    )
-    action_space = Discrete(3)
-
-    def __init__(self) -> None:
-        self._frames = 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._frames = 0
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._frames += 1
-        return self.observation_space.sample(), 1.0, self._frames == 5, False, {}
-
-
-class Levers(Camera):
-    """The same, with multidimensional actions."""
-
-    action_space: Any = MultiDiscrete([3, 4])
+CAMERA = Dict(
+    position=Box(-1, 1, (2,)), image=Box(0, 255, (3, 4, 4), np.uint8), body=Dict(speed=Box(-1, 1, (1,), np.float64))
+)
+CHOOSING, PULLING = partial(Sampling, CAMERA, Discrete(3), 5), partial(Sampling, CAMERA, MultiDiscrete([3, 4]), 5)
 
 
 def layout(batch: TensorDict) -> Layout:
     return {key: (tuple(value.shape), value.dtype) for key, value in batch.items(True, True)}
 
 
-def theirs(make: Callable[[], Any], policy: Any = None, *, num_envs: int = ENVS, **keywords: Any) -> TensorDict:
+def theirs(make: Callable[[], Any], policy: Any = None, *, num_envs: int = ENVS) -> TensorDict:
     env = envs.SerialEnv(num_envs, make) if num_envs > 1 else make()
     collector = collectors.Collector(
-        env, policy, frames_per_batch=FRAMES, total_frames=FRAMES, auto_register_policy_transforms=False, **keywords
+        env, policy, frames_per_batch=FRAMES, total_frames=FRAMES, auto_register_policy_transforms=False
     )
     try:
         (batch,) = [batch.clone() for batch in collector]
@@ -84,8 +64,8 @@ def counted_cartpole() -> Any:
     [
         (cartpole, "CartPole-v1", {}),
         (lambda: envs.GymEnv("Pendulum-v1"), "Pendulum-v1", {}),
-        (lambda: envs.GymWrapper(Camera(), categorical_action_encoding=True), Camera, {}),
-        (lambda: envs.GymWrapper(Levers(), categorical_action_encoding=True), Levers, {}),
+        (lambda: envs.GymWrapper(CHOOSING(), categorical_action_encoding=True), CHOOSING, {}),
+        (lambda: envs.GymWrapper(PULLING(), categorical_action_encoding=True), PULLING, {}),
         (counted_cartpole, "CartPole-v1", {"step_count": True, "is_init": True}),
     ],
     ids=["CartPole", "Pendulum", "Dict", "MultiDiscrete", "step_count and is_init"],
@@ -122,13 +102,3 @@ def test_torchrls_own_actor_adds_the_same_keys_to_both_batches() -> None:
     del found[VERSION]
     assert found == expected
     assert {"logits", "action_log_prob", "state_value"} <= found.keys()
-
-
-@pytest.mark.parametrize("how", ["random", "mode"])
-def test_exploration_applies_to_torchrls_own_actor(how: str) -> None:
-    policy = actor_and_value()
-    batch = ours("CartPole-v1", policy, exploration=how)
-    most_likely = batch["logits"].argmax(-1)
-    assert torch.equal(batch["action"], most_likely) == (how == "mode")
-    log_prob = batch["logits"].log_softmax(-1).gather(-1, batch["action"][..., None]).squeeze(-1)
-    assert torch.allclose(log_prob, batch["action_log_prob"])

@@ -102,25 +102,6 @@ def test_clip_ppo_with_gae_learns_from_batches_of_a_torchrl_actor(place: dict[st
     assert rewards[-1] > -0.15, rewards
 
 
-def test_gae_follows_the_flags_at_ends_cuts_and_boundaries_of_a_batch() -> None:
-    """By hand: a truncated step and the last of a row have a value behind them, a terminated step does not."""
-    options: Any = {"num_envs": 2, "frames_per_batch": 100, "max_frames_per_traj": 5, "seed": 3}
-    with rollfleet.Collector(lambda: Target("discrete"), **options) as collector:
-        batch = next(collector)
-    assert batch["next", "truncated"].any()
-    critic = modules.ValueOperator(mlp(2, 1), in_keys=["observation"])
-    gamma, lmbda = 0.9, 0.8
-    with torch.no_grad():
-        GAE(gamma=gamma, lmbda=lmbda, value_network=critic, shifted=False)(batch)
-        now, following = critic.module(batch["observation"]), critic.module(batch["next", "observation"])
-    behind = batch["next", "reward"] + gamma * following * ~batch["next", "terminated"] - now
-    expected, later = torch.zeros_like(behind), torch.zeros(2, 1)
-    for time in reversed(range(50)):
-        later = behind[:, time] + gamma * lmbda * later * ~batch["next", "done"][:, time]
-        expected[:, time] = later
-    torch.testing.assert_close(batch["advantage"], expected, atol=1e-4, rtol=1e-4)
-
-
 def test_dqn_learns_from_batches_of_a_torchrl_actor_with_categorical_actions() -> None:
     policy = modules.QValueActor(mlp(2, 2), in_keys=["observation"], spec=data.Categorical(2))
     loss = objectives.DQNLoss(policy, action_space="categorical", delay_value=False)

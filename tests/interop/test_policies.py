@@ -9,6 +9,7 @@ import torch
 from gymnasium.spaces import Box, Dict
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
+from tests.sdk.rollouts import Sampling
 from torch import Tensor
 from torchrl import collectors, data, envs, modules
 
@@ -72,22 +73,10 @@ def test_torchrls_random_policy_acts(num_envs: int) -> None:
     assert set(ours(modules.RandomPolicy(categorical), env="CartPole-v1")["action"].unique().tolist()) == {0, 1}
 
 
-class Levers(gymnasium.Env[Any, Any]):
-    observation_space = Box(-1, 1, (2,))
-    action_space = Dict(left=Box(-1, 1, (1,)), right=Box(0, 1, (2,)))
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        assert action in self.action_space
-        return self.observation_space.sample(), 0.0, False, False, {}
-
-
 def test_torchrls_random_policy_of_several_actions_acts() -> None:
     specs = {"left": data.Bounded(-1, 1, (1,)), "right": data.Bounded(0, 1, (2,))}
-    batch = ours(modules.RandomPolicy(data.Composite(action=data.Composite(specs))), env=Levers)
+    levers = partial(Sampling, Box(-1, 1, (2,)), Dict(left=Box(-1, 1, (1,)), right=Box(0, 1, (2,))))
+    batch = ours(modules.RandomPolicy(data.Composite(action=data.Composite(specs))), env=levers)
     assert batch["action", "right"].shape == (ENVS, FRAMES // ENVS, 2)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -34,6 +35,19 @@ def plain_loop(make: Maker, acts: Callable[[Any], Any], seed: int, frames: int) 
             observation, _ = env.reset()
     env.close()
     return [torch.from_numpy(np.stack(column)) for column in zip(*rows, strict=True)]
+
+
+def vector_loop(env: VectorEnv[Any, Any, Any], first: Any, acts: Callable[[Any], Any], frames: int) -> list[Columns]:
+    """Return such steps of each environment of a vector whose resets are steps of their own, without these."""
+    rows: list[list[list[Any]]] = [[] for _ in first]
+    seen, ended = first.copy(), np.zeros(len(first), np.bool_)
+    while min(map(len, rows)) < frames:
+        after, *outcome, _ = env.step(acts(seen))
+        for lane in np.flatnonzero(~ended):
+            rows[lane].append([seen[lane], after[lane].copy(), *(np.asarray(part)[lane] for part in outcome)])
+        seen, ended = after.copy(), outcome[1] | outcome[2]
+    env.close()
+    return [[torch.from_numpy(np.stack(column)) for column in zip(*lane[:frames], strict=True)] for lane in rows]
 
 
 def assert_same_frames(batch: TensorDict, loops: list[Columns], observed: Sequence[Key] = (("observation",),)) -> None:

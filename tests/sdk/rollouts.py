@@ -20,26 +20,49 @@ from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet_api.job import CollectSpec, EnvSpec
 
 
-class Countdown(gymnasium.Env[Any, Any]):
-    """Episodes of `length` frames; observes the episode's number (from 1), the frame in it, and `mark`."""
+class Observing(gymnasium.Env[Any, Any]):
+    """Episodes of `length` frames, 0: endless. A subclass says what it observes; each step gives reward 1."""
 
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
-    action_space = gymnasium.spaces.Discrete(2)
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any] = gymnasium.spaces.Discrete(2)
+    length = 0
+    frame = 0
 
-    def __init__(self, length: int = 5, mark: int = 0) -> None:
-        self._length, self._mark, self._episode, self._frame = length, mark, 0, 0
-
-    def _seen(self) -> Any:
-        return np.array([self._episode, self._frame, self._mark], np.float32)
+    def seen(self) -> Any:
+        return self.observation_space.sample()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        self._episode, self._frame = self._episode + 1, 0
-        return self._seen(), {}
+        self.frame = 0
+        return self.seen(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._frame += 1
-        return self._seen(), 1.0, self._frame == self._length, False, {}
+        self.frame += 1
+        return self.seen(), 1.0, self.frame == self.length, False, {}
+
+
+class Sampling(Observing):
+    """Observes random elements of one space, and refuses an action that is not in the other."""
+
+    def __init__(self, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any], length: int = 0) -> None:
+        self.observation_space, self.action_space, self.length = observations, actions, length
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert action in self.action_space
+        return super().step(action)
+
+
+class Countdown(Observing):
+    """Observes the episode's number (from 1), the frame in it, and `mark`."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
+
+    def __init__(self, length: int = 5, mark: int = 0) -> None:
+        self.length, self._mark, self._episode = length, mark, 0
+
+    def seen(self) -> Any:
+        self._episode += self.frame == 0
+        return np.array([self._episode, self.frame, self._mark], np.float32)
 
 
 def poles() -> gymnasium.Env[Any, Any]:

@@ -55,7 +55,9 @@ def names(folder: Path) -> list[str]:
 
 
 def test_next_learner_continues_with_policy_optimizer_and_counters(tmp_path: Path) -> None:
-    first = Learner(tmp_path / "runs/a").train(3)
+    first = Learner(tmp_path / "runs/a")
+    assert not first.checkpoint.resume()
+    first.train(3)
     second = Learner(tmp_path / "runs/a")
     assert second.state() != first.state()
     assert second.checkpoint.resume()
@@ -77,10 +79,6 @@ def test_a_run_that_begins_again_in_the_same_folder_has_the_newest_file(tmp_path
     Learner(tmp_path).train(1)
     path, state = read(tmp_path)
     assert (path.name, state["collector"]["batches"]) == ("checkpoint-12.pt", 1)
-
-
-def test_first_learner_has_nothing_to_resume(tmp_path: Path) -> None:
-    assert not Learner(tmp_path).checkpoint.resume()
 
 
 def test_failed_save_leaves_the_earlier_file(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ class Link:
         self.subjects = Subjects.parse(address.job)
         self.client = Client()
         self.closed = False
+        self._ending = threading.RLock()  # a signal's handler may close it
         self.account_gone_s: float | None = None
         self._probe: list[Exception] | None = None  # refusals that `may_subscribe` expects
         self._last_error: Exception | None = None
@@ -129,10 +130,11 @@ class Link:
         Raises:
             ConnectionFailed: The connection was closed.
         """
-        if self.closed:
-            coroutine.close()
-            raise ConnectionFailed(f"the connection of {self.address.job} was closed")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        with self._ending:
+            if not self.closed:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        raise ConnectionFailed(f"the connection of {self.address.job} was closed")
 
     def begin(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine on the connection's thread without waiting for it. An error is logged."""
@@ -379,7 +381,8 @@ class Link:
         self._loop.close()
 
     def _stop(self) -> None:
-        self.closed = True
+        with self._ending:  # what was begun before is cancelled, and nothing begins later
+            self.closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.sdk.plain_loops import assert_same_frames, vector_loop
 from tests.sdk.rollouts import collected, rollout_of, towards_fall
 
 from rollfleet.data.batch import to_batch
 from rollfleet.envs.env_pool import EnvPoolVectorEnv
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import EnvironmentInvalid
-from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet_api.job import Backend, EnvSpec
 
@@ -28,46 +28,21 @@ def spec(env_id: str = "CartPole-v1", num_envs: int = 4, **kwargs: Any) -> EnvSp
     return EnvSpec(id=env_id, num_envs=num_envs, kwargs=kwargs, backend=Backend.ENVPOOL)
 
 
-def rolling(job: EnvSpec, *, steps: int = 40, **options: Any) -> Rollout:
-    return rollout_of(job, steps=steps, **options)
-
-
 @pytest.mark.filterwarnings("ignore:.*precision lowered by casting:UserWarning")  # from the loop's own pool
 def test_frames_equal_a_plain_loop_without_its_reset_steps(envpool: Any) -> None:
     num_envs, frames = 4, 2_000
-    batch = collected(rolling(spec(max_episode_steps=LIMIT), steps=50, policy=towards_fall), frames // 50)
+    batch = collected(rollout_of(spec(max_episode_steps=LIMIT), steps=50, policy=towards_fall), frames // 50)
     seeds = [seed - (1 << 31) for seed in Seeds.derive(0, 0, 0, num_envs).envs]
     pool = envpool.make_gymnasium("CartPole-v1", num_envs=num_envs, env_seed=seeds, max_episode_steps=LIMIT)
-    rows: list[list[tuple[Any, ...]]] = [[] for _ in range(num_envs)]
-    seen, ended = pool.reset()[0].copy(), np.zeros(num_envs, dtype=np.bool_)
-    while min(len(row) for row in rows) < frames:
-        following, reward, terminated, truncated, _ = pool.step((seen[:, 2] > 0).astype(np.int32))
-        for index in np.flatnonzero(~ended).tolist():
-            rows[index].append(
-                (seen[index].copy(), following[index].copy(), reward[index], terminated[index], truncated[index])
-            )
-        ended = terminated | truncated
-        seen = following.copy()
-    pool.close()
-    keys = [
-        ("observation",),
-        ("next", "observation"),
-        ("next", "reward"),
-        ("next", "terminated"),
-        ("next", "truncated"),
-    ]
-    for index, row in enumerate(rows):
-        for key, column in zip(keys, zip(*row[:frames], strict=True), strict=True):
-            assert torch.equal(batch[key][index].squeeze(-1), torch.from_numpy(np.stack(column))), key
+    loops = vector_loop(pool, pool.reset()[0], lambda seen: (seen[:, 2] > 0).astype(np.int32), frames)
+    assert_same_frames(batch, loops)
     assert batch["next", "terminated"].sum() > 50
     assert batch["next", "truncated"].sum() > 50
-    ids, done = batch["collector", "traj_ids"], batch["next", "done"].squeeze(-1)
-    assert torch.equal(ids[:, 1:] != ids[:, :-1], done[:, :-1])
 
 
 @pytest.mark.usefixtures("envpool")
 def test_seeds_differ_by_environment_and_give_the_same_bits_again() -> None:
-    one, same, other = (collected(rolling(spec(num_envs=3), seed=seed), 2) for seed in (1, 1, 2))
+    one, same, other = (collected(rollout_of(spec(num_envs=3), seed=seed), 2) for seed in (1, 1, 2))
     assert (one == same).all()
     starts = torch.cat([one["observation"][:, 0], other["observation"][:, 0]])
     assert len(starts.unique(dim=0)) == 6
@@ -76,7 +51,7 @@ def test_seeds_differ_by_environment_and_give_the_same_bits_again() -> None:
 @pytest.mark.usefixtures("envpool")
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "FrozenLake-v1", "LaneKeeping-v0", "BinPack-v2", "Catch-v0"])
 def test_environments_of_all_spaces_are_supported(env_id: str) -> None:
-    rollout = rolling(spec(env_id, num_envs=2), is_init=True)
+    rollout = rollout_of(spec(env_id, num_envs=2), steps=40, is_init=True)
     batch = collected(rollout, 2)
     assert batch.shape == (2, 80)
     for key in rollout._actor.carried_keys:
@@ -86,11 +61,11 @@ def test_environments_of_all_spaces_are_supported(env_id: str) -> None:
 
 @pytest.mark.usefixtures("envpool")
 def test_whole_trajectories_and_resets_before_each_fragment_work() -> None:
-    rollout = rolling(spec(max_episode_steps=LIMIT), trajs_per_batch=7, step_count=True)
+    rollout = rollout_of(spec(max_episode_steps=LIMIT), trajs_per_batch=7, step_count=True)
     batch = to_batch(rollout.collect(version=0))
     assert batch["next", "done"].sum() == 7
     assert not batch["step_count"][:, 0].any()
-    batch = collected(rolling(spec(), steps=8, reset_at_each_iter=True), 3)
+    batch = collected(rollout_of(spec(), steps=8, reset_at_each_iter=True), 3)
     assert batch["observation"][:, ::8].abs().max() < 0.05  # the range of CartPole's first observations
 
 

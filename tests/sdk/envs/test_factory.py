@@ -58,12 +58,6 @@ def test_an_id_may_name_the_module_that_registers_it() -> None:
     assert make_env(EnvSpec(id="gymnasium.envs.classic_control:CartPole-v1", num_envs=2)).num_envs == 2
 
 
-def test_native_takes_the_environments_own_vector_form() -> None:
-    env = make_env(EnvSpec(id="CartPole-v1", num_envs=5, vectorization=Vectorization.NATIVE))
-    assert type(env).__name__ == "CartPoleVectorEnv"
-    assert env.num_envs == 5
-
-
 @pytest.mark.parametrize("vectorization", [Vectorization.SYNC, Vectorization.ASYNC])
 def test_an_entrypoint_makes_each_environment_and_kwargs_and_wrappers_reach_it(vectorization: Vectorization) -> None:
     wrappers = [WrapperSpec(entrypoint="gymnasium.wrappers:TimeAwareObservation", kwargs={"normalize_time": False})]

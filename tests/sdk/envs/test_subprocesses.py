@@ -1,6 +1,5 @@
 """Environments in separate processes: the same numbers, and no process left behind."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -10,52 +9,33 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 import psutil
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
+from gymnasium.spaces import Box, Dict
+from tests.sdk.rollout.robot import OBSERVATIONS, Robot
 
-from rollfleet.envs.factory import VectorEnv, make_env
+from rollfleet.envs.factory import VectorEnv
 from rollfleet.envs.serial import SerialVectorEnv
+from rollfleet.envs.space_tree import SpaceTree
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.errors import EnvironmentFailed
-from rollfleet_api.job import EnvSpec, Vectorization
-
-FORK_SERVER = multiprocessing.get_all_start_methods()[0] == "forkserver"  # Python 3.14's default
-
-SPACE = Dict(
-    {"a": Box(-9, 9, (2, 3), np.float64), "b": Tuple((Discrete(5, start=3), MultiBinary(3))), "c": Box(0, 1, (0,))}
-)
 
 
-class Noise(gymnasium.Env[Any, Any]):
-    """Random observations from its own seed; the reward is the action."""
+class WithNothing(Robot):
+    """Has a leaf without elements, too."""
 
-    observation_space = SPACE
-    action_space = Dict({"x": Discrete(4), "y": Box(-1, 1, (2,))})
+    observation_space = Dict({**OBSERVATIONS, "nothing": Box(0, 1, (0,))})
 
     def _seen(self) -> dict[str, Any]:
-        bits = self.np_random.integers(0, 2, 3).astype(np.int8)
-        return {
-            "a": self.np_random.normal(size=(2, 3)),
-            "b": (np.int64(3 + bits[0]), bits),
-            "c": np.zeros(0, np.float32),
-        }
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return self._seen(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        reward = float(action["x"]) + float(action["y"].sum())
-        return self._seen(), reward, bool(self.np_random.random() < 0.1), bool(self.np_random.random() < 0.1), {}
+        return super()._seen() | {"nothing": np.zeros(0, np.float32)}
 
 
-class Fragile(Noise):
+class Fragile(Robot):
     """Breaks at its third step, in the given way."""
 
-    def __init__(self, how: str = "raise") -> None:
+    def __init__(self, how: str) -> None:
+        super().__init__()
         self._how, self._steps = how, 0
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -69,17 +49,11 @@ class Fragile(Noise):
         return super().step(action)
 
 
-class Seeing(Noise):
-    """Its reward shows the GPUs that its process can see."""
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return self._seen(), float(os.environ["CUDA_VISIBLE_DEVICES"]), False, False, {}
-
-
-class Wordy(Noise):
+class Wordy(Robot):
     """Answers with as many bytes as it is asked for, and not at all if it is shy."""
 
     def __init__(self, *, shy: bool) -> None:
+        super().__init__()
         self._shy = shy
 
     def say(self, text: bytes, nbytes: int) -> bytes:
@@ -88,17 +62,9 @@ class Wordy(Noise):
         return bytes(nbytes)
 
 
-def leaves(observation: Any) -> list[Any]:
-    return [observation["a"], *observation["b"], observation["c"]]
-
-
-def zeros(env: VectorEnv) -> dict[str, Any]:
-    return {"x": np.zeros(env.num_envs, dtype=np.int64), "y": np.zeros((env.num_envs, 2), dtype=np.float32)}
-
-
 def three_steps(env: VectorEnv) -> None:
     for _ in range(3):
-        env.step(zeros(env))
+        env.step(env.action_space.sample())
 
 
 def gone(pids: list[int]) -> bool:
@@ -109,15 +75,16 @@ def gone(pids: list[int]) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2, 5])
 def test_numbers_do_not_depend_on_the_number_of_processes(processes: int) -> None:
-    ours, serial = ProcessVectorEnv([Noise] * 5, processes), SerialVectorEnv([Noise] * 5)
+    ours, serial = ProcessVectorEnv([WithNothing] * 5, processes), SerialVectorEnv([WithNothing] * 5)
     assert len(ours.processes) == processes
-    assert ours.single_observation_space == SPACE
+    assert ours.single_observation_space == WithNothing.observation_space
+    tree = SpaceTree(WithNothing.observation_space)
     seeds: list[int | None] = [4, 5, 6, 7, 8]
     actions = ours.action_space
     actions.seed(0)
     seen = [env.reset(seed=seeds)[0] for env in (ours, serial)]
     for _ in range(60):
-        for one, other in zip(leaves(seen[0]), leaves(seen[1]), strict=True):
+        for one, other in zip(tree.split(seen[0]), tree.split(seen[1]), strict=True):
             np.testing.assert_array_equal(one, other)
             assert one.dtype == other.dtype
         action = actions.sample()
@@ -131,34 +98,19 @@ def test_numbers_do_not_depend_on_the_number_of_processes(processes: int) -> Non
     ours.close()
 
 
-@pytest.mark.slow
-def test_a_job_sets_the_number_of_processes_of_its_environments() -> None:
-    for processes, expected in ((0, 5), (2, 2)):
-        spec = EnvSpec(id="CartPole-v1", num_envs=5, vectorization=Vectorization.ASYNC, processes=processes)
-        env = make_env(spec)
-        assert isinstance(env, ProcessVectorEnv)
-        assert len(env.processes) == expected
-        pids = [process.pid for process in env.processes]
-        env.close()
-        env.close()
-        assert gone([pid for pid in pids if pid])
-
-
-@pytest.mark.skipif(FORK_SERVER, reason="new processes have the environment that the server of forks began with")
-def test_all_processes_share_the_gpu_of_their_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    env = ProcessVectorEnv([Seeing] * 4, 2)
-    env.reset()
-    assert list(env.step(zeros(env))[1]) == [3.0] * 4
-    env.close()
-
-
-def test_an_environments_error_is_reported_with_its_traceback() -> None:
-    env = ProcessVectorEnv([Noise, Noise, Fragile], 2)
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("raise", r"environments 1 to 2: Traceback(.|\n)*RuntimeError: the arm came off"),
+        ("exit", r"environments 1 to 2 \(pid {pid}\) ended: exit code 7"),
+    ],
+)
+def test_a_failure_names_its_environments_and_nothing_is_left_after_close(how: str, message: str) -> None:
+    env = ProcessVectorEnv([Robot, Robot, partial(Fragile, how)], 2)
     env.reset(seed=0)
-    with pytest.raises(EnvironmentFailed, match=r"environments 1 to 2: Traceback(.|\n)*RuntimeError: the arm came off"):
-        three_steps(env)
     pids = [process.pid or 0 for process in env.processes]
+    with pytest.raises(EnvironmentFailed, match=message.format(pid=pids[1])):
+        three_steps(env)
     env.close()
     assert gone(pids)
 
@@ -171,34 +123,24 @@ def test_a_long_answer_that_an_error_left_unread_blocks_no_long_request() -> Non
     env.close()
 
 
-def test_a_process_that_dies_is_named_and_nothing_is_left_after_close() -> None:
-    env = ProcessVectorEnv([Noise, Noise, partial(Fragile, "exit")], 3)
-    pids = [process.pid or 0 for process in env.processes]
-    env.reset(seed=0)
-    with pytest.raises(EnvironmentFailed, match=rf"environments 2 to 2 \(pid {pids[2]}\) ended: exit code 7"):
-        three_steps(env)
-    env.close()
-    assert gone(pids)
-
-
 def test_a_process_killed_between_two_steps_is_named() -> None:
-    env = ProcessVectorEnv([Noise] * 4, 2)
+    env = ProcessVectorEnv([Robot] * 4, 2)
     env.reset(seed=0)
     os.kill(env.processes[0].pid or 0, signal.SIGKILL)
     env.processes[0].join()
     with pytest.raises(EnvironmentFailed, match=r"environments 0 to 1 .* ended: killed by SIGKILL"):
-        env.step(zeros(env))
+        env.step(env.action_space.sample())
     env.close()
 
 
 def test_a_failed_build_in_a_process_is_reported_and_leaves_no_process_behind(
     started: Callable[[], list[psutil.Process]],
 ) -> None:
-    def breaks() -> Noise:
+    def breaks() -> Robot:
         raise RuntimeError("no second licence")
 
     with pytest.raises(EnvironmentFailed, match="no second licence"):
-        ProcessVectorEnv([Noise, breaks], 2)
+        ProcessVectorEnv([Robot, breaks], 2)
     assert not started()
 
 
@@ -206,7 +148,7 @@ def test_close_does_not_wait_for_a_step_that_does_not_end() -> None:
     def stop(*_: object) -> None:
         raise TimeoutError
 
-    env = ProcessVectorEnv([Noise, partial(Fragile, "sleep")], 2)
+    env = ProcessVectorEnv([Robot, partial(Fragile, "sleep")], 2)
     env.reset(seed=0)
     pids = [process.pid or 0 for process in env.processes]
     before = signal.signal(signal.SIGALRM, stop)

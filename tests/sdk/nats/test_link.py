@@ -3,9 +3,12 @@
 import asyncio
 import json
 import logging
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -206,6 +209,36 @@ def test_call_after_closing_is_an_error(server: Server) -> None:
     link.close()
     with pytest.raises(ConnectionFailed, match="default/test was closed"):
         link.call(loop_thread())
+
+
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Threads that take turns after some microseconds: what needs a lock fails soon without it."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before_s)
+
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_what_threads_begin_while_it_is_closed_ends(server: Server) -> None:
+    for _ in range(100):
+        link, begun = server.link(), list[Future[None]]()
+
+        def begin(link: Link = link, begun: list[Future[None]] = begun) -> None:
+            with suppress(ConnectionFailed):
+                while True:
+                    begun.append(link.spawn(asyncio.sleep(60)))
+                    time.sleep(0)
+
+        threads = [threading.Thread(target=begin) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda begun=begun: bool(begun))
+        link.close()
+        for thread in threads:
+            thread.join()
+        assert all(each.done() for each in begun)
 
 
 def test_invalid_messages_are_logged_and_skipped(server: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from tests.sdk.rollouts import rollout_of
 from torch import nn
 
 from rollfleet.envs.factory import make_env
 from rollfleet.exploration import Exploration, exploring
 from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.fast_mlp import BLOCK, FastMlp, fast
-from rollfleet.rollout.rollout import Rollout
-from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import CollectSpec, EnvSpec
+from rollfleet_api.job import EnvSpec
 
 ENVS = 5
 SEEN = Box(-1.0, 1.0, (3,), np.float32)
@@ -131,42 +129,22 @@ def test_policies_with_unknown_parts_have_no_fast_form() -> None:
     assert fast(ActorCritic(Discrete(3), Discrete(2)), (Discrete(3), Discrete(2)), ENVS) is None
 
 
-def hooked(policy: ActorCritic) -> None:
-    policy.critic[0].register_forward_hook(lambda *_: None)
-
-
-def replaced(policy: ActorCritic) -> None:
-    policy.forward = lambda observation: {}  # type: ignore[method-assign]
-
-
-def doubled(policy: ActorCritic) -> None:
-    policy.double()
-
-
-def with_dropout(policy: ActorCritic) -> None:
-    policy.actor.insert(1, nn.Dropout())
-
-
-def without_bias(policy: ActorCritic) -> None:
-    policy.actor[0] = nn.Linear(3, 16, bias=False)
-
-
-def with_bounded_output(policy: ActorCritic) -> None:
-    policy.actor.append(nn.Tanh())
-
-
-def with_normalised_critic(policy: ActorCritic) -> None:
-    policy.critic.insert(1, nn.BatchNorm1d(16))
-
-
-CHANGES = [hooked, replaced, doubled, with_dropout, without_bias, with_bounded_output, with_normalised_critic]
+CHANGES: dict[str, Callable[[ActorCritic], object]] = {
+    "a hook": lambda policy: policy.critic[0].register_forward_hook(lambda *_: None),
+    "a forward of its own": lambda policy: setattr(policy, "forward", lambda observation: {}),
+    "double precision": lambda policy: policy.double(),
+    "dropout": lambda policy: policy.actor.insert(1, nn.Dropout()),
+    "a layer without bias": lambda policy: policy.actor.__setitem__(0, nn.Linear(3, 16, bias=False)),
+    "a bounded output": lambda policy: policy.actor.append(nn.Tanh()),
+    "a normalised critic": lambda policy: policy.critic.insert(1, nn.BatchNorm1d(16)),
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_policy_that_becomes_unusual_is_called_directly(change: Callable[[ActorCritic], None]) -> None:
+def test_a_policy_that_becomes_unusual_is_called_directly(change: str) -> None:
     policy, quick = pair(Discrete(4))
     assert quick.begin()
-    change(policy)
+    CHANGES[change](policy)
     assert not quick.begin()
 
 
@@ -198,7 +176,7 @@ def test_a_batch_has_the_policys_outputs(backend: str) -> None:
         pytest.importorskip("envpool")
     env = make_env(EnvSpec.model_validate({"id": "CartPole-v1", "numEnvs": 4, "backend": backend}))
     policy, _ = pair(Discrete(2), seen=env.single_observation_space)
-    rollout = Rollout(env, policy, steps=BLOCK + 9, seeds=Seeds.derive(0, 0, 0, 4), trajectories=TrajectoryIds(0, 0))
+    rollout = rollout_of(env, policy, steps=BLOCK + 9)
     for version in range(3):
         steps = rollout.collect(version=version).steps
         with torch.no_grad():
@@ -211,10 +189,7 @@ def test_a_batch_has_the_policys_outputs(backend: str) -> None:
 def test_padding_stays_zero() -> None:
     env = make_env(EnvSpec(id="CartPole-v1", num_envs=4))
     policy, _ = pair(Discrete(2), seen=env.single_observation_space)
-    collect = CollectSpec(frames_per_batch=1, reset_when_done=False)
-    rollout = Rollout(
-        env, policy, steps=200, seeds=Seeds.derive(0, 0, 0, 4), trajectories=TrajectoryIds(0, 0), collect=collect
-    )
+    rollout = rollout_of(env, policy, steps=200, reset_when_done=False)
     steps = rollout.collect(version=1).steps
     padding = ~steps["collector", "mask"]
     assert padding.any()

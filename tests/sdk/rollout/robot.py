@@ -5,8 +5,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from tensordict import TensorDict
-from torch import Tensor
 
 OBSERVATIONS = Dict(
     {
@@ -19,39 +17,31 @@ ACTIONS = Dict({"move": Box(-1, 1, (2,)), "keys": Tuple((Discrete(3, start=5), M
 
 
 class Robot(gymnasium.Env[Any, Any]):
-    """Every leaf of its observation counts the frames of an episode of `length` frames."""
+    """A random walk: an episode ends when it leaves the bounds, or after a random number of steps."""
 
     observation_space = OBSERVATIONS
     action_space = ACTIONS
 
-    def __init__(self, length: int = 4) -> None:
-        self._length, self._frame = length, 0
+    def __init__(self) -> None:
+        self._angle, self._left = np.zeros(2), 0
 
     def _seen(self) -> dict[str, Any]:
-        t = self._frame
+        left, near = self._left, np.abs(self._angle) < 1
         return {
-            "image": np.full((3, 2), t, np.uint8),
-            "arm": {"angle": np.full(2, t / 4), "touch": np.array([t & 1, t >> 1 & 1, t >> 2 & 1], np.int8)},
-            "pair": (np.int64(10 + t), np.array([t, t % 7])),
+            "image": np.full((3, 2), abs(self._angle[0]) * 10, np.uint8),
+            "arm": {"angle": self._angle.copy(), "touch": np.array([*near, left & 1], np.int8)},
+            "pair": (np.int64(10 + left % 50), np.array([left, left % 7])),
         }
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        self._frame = 0
+        self._angle, self._left = self.np_random.normal(size=2), int(self.np_random.integers(3, 60))
         return self._seen(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert action in self.action_space
-        self._frame += 1
-        return self._seen(), float(action["keys"][0]), self._frame == self._length, False, {}
-
-
-def counted(batch: TensorDict) -> dict[tuple[str, ...], Tensor]:
-    bits = batch["arm", "touch"].long()
-    return {
-        ("image",): batch["image"][..., 0, 0].long(),
-        ("arm", "angle"): (batch["arm", "angle"][..., 1] * 4).long(),
-        ("arm", "touch"): bits[..., 0] + 2 * bits[..., 1] + 4 * bits[..., 2],
-        ("pair", "0"): batch["pair", "0"] - 10,
-        ("pair", "1"): batch["pair", "1"][..., 0],
-    }
+        speed = 1.5 if action["keys"][0] > 5 else 0.5
+        self._angle = self._angle + action["move"] * speed + self.np_random.normal(size=2) * 0.3
+        self._left -= 1
+        out_of_bounds = bool(np.abs(self._angle).max() > 3)
+        return self._seen(), float(self._angle.sum()), out_of_bounds, self._left == 0, {}

@@ -1,7 +1,6 @@
 """How much is collected, from how many environments, and in which form."""
 
 import multiprocessing
-from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -14,10 +13,7 @@ from tests.sdk.rollouts import Countdown, always_1
 from tests.waiting import wait_until
 from torch import Tensor
 
-from rollfleet import Collector
 from rollfleet.rollout.trajectory_ids import split
-
-Here = Callable[..., Collector]
 
 
 def marks(batch: Any) -> list[int]:
@@ -106,7 +102,7 @@ def test_env_is_a_function_that_makes_a_whole_vector_in_any_autoreset_mode(
         assert torch.equal(row["observation"][:, 1], torch.arange(10.0) % length)
 
 
-def test_env_is_a_vector_env_object(here: Here) -> None:
+def test_env_is_a_vector_env_object(here: Collect) -> None:
     vector = SyncVectorEnv([partial(Countdown, 5, mark) for mark in range(3)], autoreset_mode=AutoresetMode.SAME_STEP)
     assert marks(next(here(vector, frames_per_batch=30))) == [0, 1, 2]
 

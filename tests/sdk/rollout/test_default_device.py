@@ -13,7 +13,6 @@ from tensordict.nn import TensorDictModule
 from tests.job_server import actor_critic
 from tests.sdk.places import Collect
 from tests.sdk.rollout.recurrent_policy import Recurrent
-from torch import nn
 
 from rollfleet import Collector, RandomPolicy, ReplayBuffer
 from rollfleet.data.splitting import split_trajectories
@@ -28,11 +27,6 @@ def default_device(name: str) -> Iterator[None]:
         yield
     finally:
         torch.set_default_device(None)
-
-
-def linear() -> Any:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 2), nn.Softmax(-1))
 
 
 def actor() -> Any:

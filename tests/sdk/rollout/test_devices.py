@@ -50,13 +50,12 @@ class VectorOfTensors(VectorEnv[Any, Any, Any]):
     """The same, as a vector that steps itself, as simulators on a GPU do."""
 
     single_observation_space, single_action_space = OfTensors.observation_space, OfTensors.action_space
-    num_envs = 2
 
-    def __init__(self, mode: AutoresetMode = AutoresetMode.SAME_STEP) -> None:
-        self.metadata = {"autoreset_mode": mode}
-        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, 2)
-        self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, 2)
-        self.envs_inside = [OfTensors(), OfTensors()]
+    def __init__(self, num_envs: int = 2) -> None:
+        self.num_envs, self.metadata = num_envs, {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, num_envs)
+        self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, num_envs)
+        self.envs_inside = [OfTensors() for _ in range(num_envs)]
 
     def to(self, device: torch.device) -> None:
         for env in self.envs_inside:
@@ -100,7 +99,7 @@ def test_a_list_of_env_devices_has_one_for_each_worker(apart: Collect) -> None:
     assert torch.equal(batch["next", "observation"][..., 0], expected)
 
 
-@pytest.mark.parametrize("name", ["OfTensors", "two_of_tensors"])
+@pytest.mark.parametrize("name", ["OfTensors", "VectorOfTensors"])
 def test_a_job_sets_the_device_of_its_environments_too(connect: Connect, name: str, server: Server) -> None:
     vectorization = "Sync" if name == "OfTensors" else "Native"
     env = {"entrypoint": f"{__name__}:{name}", "numEnvs": 2, "vectorization": vectorization, "device": "cpu"}
@@ -108,11 +107,6 @@ def test_a_job_sets_the_device_of_its_environments_too(connect: Connect, name: s
     batch = next(connect())
     assert (batch["next", "observation"][..., 1:] == 1).all()
     assert (batch["next", "reward"] == 2).all()
-
-
-def two_of_tensors(num_envs: int) -> VectorOfTensors:
-    assert num_envs == VectorOfTensors.num_envs
-    return VectorOfTensors()
 
 
 def test_a_vector_env_object_has_a_device_too(here: Callable[..., Collector]) -> None:
@@ -140,18 +134,18 @@ class Copies(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-@pytest.mark.parametrize(("where", "no_cuda_sync"), [("device", True), ("env_device", True), ("env_device", False)])
-def test_no_cuda_sync_decides_whether_copies_are_waited_for(
-    here: Callable[..., Collector], where: str, no_cuda_sync: bool
+@pytest.mark.parametrize("no_cuda_sync", [True, False])
+def test_no_cuda_sync_decides_whether_copies_to_env_device_are_waited_for(
+    here: Callable[..., Collector], no_cuda_sync: bool
 ) -> None:
-    collector = here(OfTensors, always_1, no_cuda_sync=no_cuda_sync, **{where: "meta"}, **SMALL)
+    collector = here(OfTensors, always_1, no_cuda_sync=no_cuda_sync, env_device="meta", **SMALL)
     with Copies() as copies:
         next(collector)
     assert set(copies.waited) == {not no_cuda_sync}
 
 
 @pytest.mark.parametrize("no_cuda_sync", [True, False])
-def test_no_cuda_sync_decides_so_in_every_place(
+def test_no_cuda_sync_decides_so_of_copies_to_device_in_every_place(
     collect: Collect, no_cuda_sync: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Patch `to`, because a dispatch mode sees only its own thread."""

@@ -1,7 +1,8 @@
-"""`info_keys`: infos of the environments in a batch, however their episodes end and wherever they step."""
+"""`info_keys`: infos of the environments, however their episodes end and wherever they step, in every place."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import islice
 from typing import Any
 
 import gymnasium
@@ -10,12 +11,14 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from tests.sdk.places import Collect
 from tests.sdk.rollouts import rollout_of
 from torch import Tensor
 
+from rollfleet import ReplayBuffer
 from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import make_env
-from rollfleet.errors import EnvironmentInvalid
+from rollfleet.errors import EnvironmentInvalid, JobInvalid
 from rollfleet.rollout.rollout import Rollout
 from rollfleet_api.job import EnvSpec, Vectorization
 
@@ -169,3 +172,28 @@ def test_infos_that_were_not_asked_for_stay_in_the_environments(roll: Callable[.
     env = ENVS[vector]()
     assert not any(key[:2] == ("next", "info") for key in roll(env, info_keys=()).collect(version=0).steps)
     assert env.step(np.zeros(3, np.int64))[-1] == {}
+
+
+def test_batches_have_the_infos_that_were_asked_for_in_every_place(collect: Collect) -> None:
+    buffer = ReplayBuffer(1000)
+    keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 6 * collect.workers}
+    collector = collect(Reporting, info_keys=KEYS, **keywords)
+    for batch in islice(collector, 3):  # 3 frames a row: no episode ends in the first batch
+        buffer.extend(batch.reshape(-1))
+        check(batch)
+    assert buffer.sample(8)["next", "info", "success"].shape == (8,)
+    collector.shutdown()
+    assert ("next", "info") not in next(collect(Reporting, **keywords)).keys(True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("success", r"info_keys: expected a list, got 'success'; write `info_keys=\['success'\]`"),
+        (5, r"info_keys: expected a list, got 5; write `info_keys=\[5\]`"),
+        (["success", 1], r'info_keys\[1\]: expected text, got 1; write it in quotes: "1"'),
+    ],
+)
+def test_info_keys_is_a_sequence_of_names(here: Collect, wrong: Any, message: str) -> None:
+    with pytest.raises(JobInvalid, match=f"^{message}$"):
+        here("CartPole-v1", num_envs=1, frames_per_batch=8, info_keys=wrong)

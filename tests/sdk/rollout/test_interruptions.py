@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,27 +71,16 @@ class NumberedActions:
         return torch.full((len(observation), 1), float(self._calls), dtype=torch.float64)
 
 
-def serial(first: Callable[[], Counting]) -> VectorEnv:
-    return SerialVectorEnv([first] + [Counting] * (ENVS - 1))
+MODES: dict[str, Callable[[list[Callable[[], Counting]]], VectorEnv]] = {
+    "serial": SerialVectorEnv,
+    "in processes": lambda makers: ProcessVectorEnv(makers, 2),
+    "next step": SyncVectorEnv,
+    "same step": partial(SyncVectorEnv, autoreset_mode=AutoresetMode.SAME_STEP),
+}
 
 
-def in_processes(first: Callable[[], Counting]) -> VectorEnv:
-    return ProcessVectorEnv([first] + [Counting] * (ENVS - 1), 2)
-
-
-def next_step(first: Callable[[], Counting]) -> VectorEnv:
-    return SyncVectorEnv([first] + [Counting] * (ENVS - 1))
-
-
-def same_step(first: Callable[[], Counting]) -> VectorEnv:
-    return SyncVectorEnv([first] + [Counting] * (ENVS - 1), autoreset_mode=AutoresetMode.SAME_STEP)
-
-
-MODES = pytest.mark.parametrize("make", [serial, in_processes, next_step, same_step])
-
-
-def rolling(env: VectorEnv, policy: NumberedActions, **collect: Any) -> Rollout:
-    return rollout_of(env, policy, steps=STEPS, **collect)
+def vector(mode: str, first: Callable[[], Counting]) -> VectorEnv:
+    return MODES[mode]([first] + [Counting] * (ENVS - 1))
 
 
 def collect(rollout: Rollout, errors: tuple[type[BaseException], ...]) -> Fragment | None:
@@ -120,23 +110,19 @@ def check(fragments: list[Fragment | None]) -> None:
             assert float(after[1]) == float(frame["action"]) == float(frame["next", "reward"])
 
 
-@MODES
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("options", [{}, {"trajs_per_batch": 3}], ids=str)
-def test_after_an_environments_error_new_episodes_begin(
-    make: Callable[..., VectorEnv], options: dict[str, Any]
+@pytest.mark.parametrize(
+    ("env_fails_at", "policy_fails_at", "errors"),
+    [((3, 9, 14), (), (ValueError, EnvironmentFailed)), ((), (4, 12, 13), (ValueError,))],
+    ids=["of an environment", "of the policy"],
+)
+def test_after_an_error_new_episodes_begin(
+    mode: str, options: dict[str, Any], env_fails_at: tuple[int, ...], policy_fails_at: tuple[int, ...], errors: Any
 ) -> None:
-    rollout = rolling(make(lambda: Counting(fails_at=(3, 9, 14))), NumberedActions(), **options)
-    fragments = [collect(rollout, (ValueError, EnvironmentFailed)) for _ in range(8)]
-    rollout.close()
-    assert fragments.count(None) == 3
-    check(fragments)
-
-
-@MODES
-@pytest.mark.parametrize("options", [{}, {"trajs_per_batch": 3}], ids=str)
-def test_after_a_policys_error_new_episodes_begin(make: Callable[..., VectorEnv], options: dict[str, Any]) -> None:
-    rollout = rolling(make(Counting), NumberedActions(fails_at=(4, 12, 13)), **options)
-    fragments = [collect(rollout, (ValueError,)) for _ in range(8)]
+    env = vector(mode, lambda: Counting(fails_at=env_fails_at))
+    rollout = rollout_of(env, NumberedActions(fails_at=policy_fails_at), steps=STEPS, **options)
+    fragments = [collect(rollout, errors) for _ in range(8)]
     rollout.close()
     assert fragments.count(None) == 3
     check(fragments)
@@ -162,11 +148,9 @@ def interrupt_at(gate: Path) -> threading.Thread:
     return thread
 
 
-@MODES
-def test_after_ctrl_c_in_mid_step_frames_are_those_of_new_episodes(
-    make: Callable[..., VectorEnv], gates: tuple[Path, Path]
-) -> None:
-    rollout = rolling(make(lambda: Counting(gates=gates)), NumberedActions())
+@pytest.mark.parametrize("mode", MODES)
+def test_after_ctrl_c_in_mid_step_frames_are_those_of_new_episodes(mode: str, gates: tuple[Path, Path]) -> None:
+    rollout = rollout_of(vector(mode, lambda: Counting(gates=gates)), NumberedActions(), steps=STEPS)
     thread = interrupt_at(gates[0])
     fragments = [collect(rollout, (KeyboardInterrupt,))]
     assert fragments == [None]
@@ -188,7 +172,7 @@ class Killed(Counting):
 
 def test_gymnasiums_own_processes_end_after_one_was_killed_and_the_others_have_answered() -> None:
     env = AsyncVectorEnv([Killed, Counting])
-    rollout = rolling(env, NumberedActions())
+    rollout = rollout_of(env, NumberedActions(), steps=STEPS)
     with pytest.raises((EOFError, ConnectionError)):
         rollout.collect(version=0)
     assert env.parent_pipes[1].poll(30)
@@ -198,7 +182,7 @@ def test_gymnasiums_own_processes_end_after_one_was_killed_and_the_others_have_a
 
 def test_after_ctrl_c_gymnasiums_own_processes_are_refused(gates: tuple[Path, Path]) -> None:
     env = AsyncVectorEnv([lambda: Counting(gates=gates), Counting])
-    rollout = rolling(env, NumberedActions())
+    rollout = rollout_of(env, NumberedActions(), steps=STEPS)
     thread = interrupt_at(gates[0])
     assert collect(rollout, (KeyboardInterrupt,)) is None
     thread.join()

@@ -9,33 +9,26 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from tests.sdk.places import Collect
+from tests.sdk.rollouts import Observing
 from torch import Tensor, nn
 
 from rollfleet import ActorCritic
 
 
-class Drifting(gymnasium.Env[Any, Any]):
-    """Its observation is a random walk; as a Dict if asked for."""
+class Drifting(Observing):
+    """Its observation is a random walk, always the same array; as a Dict if asked for."""
 
     action_space = Box(-1, 1, (2,), np.float64)
+    length = 5
 
     def __init__(self, as_dict: bool = False) -> None:
         seen = Box(-np.inf, np.inf, (3,), np.float64)
-        self._as_dict = as_dict
+        self._as_dict, self._at = as_dict, np.zeros(3)
         self.observation_space = Dict(at=seen, steps=Discrete(1000)) if as_dict else seen
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._at, self._steps = np.zeros(3), 0
-        return self._seen(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def seen(self) -> Any:
         self._at += self.np_random.normal(size=3)
-        self._steps += 1
-        return self._seen(), 0.0, False, self._steps == 5, {}
-
-    def _seen(self) -> Any:
-        return {"at": self._at, "steps": self._steps} if self._as_dict else self._at
+        return {"at": self._at, "steps": self.frame} if self._as_dict else self._at
 
 
 class Difference:
@@ -98,19 +91,6 @@ def test_an_environment_may_keep_its_actions(collect: Collect, vectorization: st
         rows: Any = torch.cat([batch[2 * worker : 2 * worker + 2] for batch in batches], 1)
         expected = rows["action"].sum(-1).double().cumsum(1)
         torch.testing.assert_close(rows["next", "reward"].squeeze(-1).double(), expected, atol=1e-4, rtol=1e-4)
-
-
-def sticky() -> gymnasium.Env[Any, Any]:
-    return gymnasium.wrappers.StickyAction(gymnasium.make("Pendulum-v1"), repeat_action_probability=0.5)
-
-
-def test_sticky_actions_are_the_same_in_processes(here: Any) -> None:
-    policy = nn.Sequential(nn.Linear(3, 1), nn.Tanh())
-    rewards = [
-        next(here(sticky, policy, num_envs=2, frames_per_batch=100, seed=3, vectorization=each))["next", "reward"]
-        for each in ("sync", "async")
-    ]
-    assert torch.equal(*rewards)
 
 
 class RunningMean(nn.Module):

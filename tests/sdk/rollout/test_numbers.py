@@ -13,10 +13,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
-from tests.sdk.plain_loops import Columns, Maker, assert_same_frames, plain_loop
+from tests.sdk.plain_loops import Columns, Maker, assert_same_frames, plain_loop, vector_loop
+from tests.sdk.rollout.robot import Robot
 from tests.sdk.rollouts import along_time, rollout_of, towards_fall
 from torch import Tensor
 
@@ -33,39 +33,10 @@ from rollfleet_api.job import EnvSpec, Vectorization
 FRAMES, LANES, STEPS = 1_000, 2, 50
 
 
-class Wanderer(gymnasium.Env[Any, Any]):
-    """A random walk: an episode ends when it leaves the bounds, or after a random number of steps."""
-
-    observation_space = Dict(
-        {
-            "place": Dict({"x": Box(-9, 9, (2,), np.float64), "near": MultiBinary(2)}),
-            "pair": Tuple((Discrete(6, start=2), Box(0, 255, (2, 2), np.uint8))),
-        }
-    )
-    action_space = Dict({"turn": Discrete(2), "push": Box(-1, 1, (2,))})
-
-    def __init__(self) -> None:
-        self._x, self._left = np.zeros(2), 0
-
-    def _seen(self) -> dict[str, Any]:
-        near = (np.abs(self._x) < 1).astype(np.int8)
-        image = np.full((2, 2), abs(self._x[0]) * 10, np.uint8)
-        return {"place": {"x": self._x.copy(), "near": near}, "pair": (np.int64(2 + self._left % 6), image)}
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._x, self._left = self.np_random.normal(size=2), int(self.np_random.integers(3, 60))
-        return self._seen(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._x = self._x + action["push"] * (1.5 if action["turn"] else 0.5) + self.np_random.normal(size=2) * 0.3
-        self._left -= 1
-        return self._seen(), float(self._x.sum()), bool(np.abs(self._x).max() > 3), self._left == 0, {}
-
-
-def wanderer_acts(observation: Any) -> dict[str, Any]:
-    x = observation["place"]["x"]
-    return {"action": {"turn": (x[:, 0] > 0).long(), "push": (x > 0).float() - observation["place"]["near"]}}
+def robot_acts(observation: Any) -> dict[str, Any]:
+    (angle, touch), (_, second) = observation["arm"].values(), observation["pair"]
+    keys = (5 + (angle[:, 0] > 0).long(), touch[:, :2], second % torch.tensor([4, 2]))
+    return {"action": {"move": (angle > 0).float() - touch[:, :2], "keys": keys}}
 
 
 def pendulum_acts(observation: Tensor) -> Tensor:
@@ -75,7 +46,7 @@ def pendulum_acts(observation: Tensor) -> Tensor:
 ENVIRONMENTS: dict[str, tuple[Maker, Callable[[Any], Any], int]] = {
     "cartpole": (partial(gymnasium.make, "CartPole-v1", max_episode_steps=35), towards_fall, 50),
     "pendulum": (partial(gymnasium.make, "Pendulum-v1", max_episode_steps=47), pendulum_acts, 40),
-    "dict": (Wanderer, wanderer_acts, 40),
+    "robot": (Robot, robot_acts, 40),
 }
 
 MODES: dict[str, Callable[[list[Maker]], VectorEnv]] = {
@@ -155,24 +126,12 @@ def test_max_frames_per_traj_truncates_like_gymnasiums_time_limit() -> None:
     assert batch["next", "terminated"].any()
 
 
-def native_loop(seed: int) -> list[list[Tensor]]:
-    """Return the loops of Gymnasium's own vector CartPole, whose environments share a generator; without resets."""
-    env = gymnasium.make_vec("CartPole-v1", LANES, "vector_entry_point", max_episode_steps=35)
-    rows: list[list[list[Any]]] = [[] for _ in range(LANES)]
-    observation, _ = env.reset(seed=seed)
-    ended = np.zeros(LANES, np.bool_)
-    while min(map(len, rows)) < FRAMES:
-        after, *outcome, _ = env.step((observation[:, 2] > 0).astype(np.int64))
-        for lane in np.flatnonzero(~ended):
-            rows[lane].append([observation[lane], after[lane], *(np.asarray(part)[lane] for part in outcome)])
-        ended, observation = outcome[1] | outcome[2], after
-    return [[torch.from_numpy(np.stack(column)) for column in zip(*lane[:FRAMES], strict=True)] for lane in rows]
-
-
 def test_gymnasiums_native_vector_environment_equals_its_plain_loop() -> None:
     spec = EnvSpec(
         id="CartPole-v1", num_envs=LANES, kwargs={"max_episode_steps": 35}, vectorization=Vectorization.NATIVE
     )
     batch, _, _ = played(rollout_of(spec, towards_fall, steps=STEPS, seed=3, worker=1))
-    assert_same_frames(batch, native_loop(SEEDS.envs[0]))
+    env = gymnasium.make_vec("CartPole-v1", LANES, "vector_entry_point", max_episode_steps=35)
+    first, _ = env.reset(seed=SEEDS.envs[0])  # its environments share a generator
+    assert_same_frames(batch, vector_loop(env, first, lambda seen: (seen[:, 2] > 0).astype(np.int64), FRAMES))
     assert batch["next", "done"].sum() > 50

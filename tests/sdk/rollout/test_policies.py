@@ -1,30 +1,25 @@
 """Policies that a rollout accepts, and its errors for those that it refuses."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
-from tests.sdk.rollouts import always_0, mlp, rollout_of
+from tests.sdk.rollouts import Sampling, always_0, mlp, rollout_of
 from torch import Tensor, nn
 
 from rollfleet.data.batch import to_batch
+from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.errors import PolicyInvalid
 from rollfleet.policies.factory import Policy
 from rollfleet_api.job import EnvSpec
 
 CARTPOLE = EnvSpec(id="CartPole-v1", num_envs=3)
 PENDULUM = EnvSpec(id="Pendulum-v1", num_envs=2)
-
-
-def test_a_tensor_of_actions_is_enough() -> None:
-    batch = to_batch(rollout_of(CARTPOLE, always_0).collect(version=4))
-    assert set(batch.keys()) == {"observation", "action", "next", "collector", "done", "terminated", "truncated"}
-    assert (batch["collector", "policy_version"] == 4).all()
 
 
 def test_all_outputs_of_a_policy_are_in_the_batch() -> None:
@@ -53,25 +48,13 @@ def test_an_action_that_the_dtype_of_its_space_cannot_hold_is_refused() -> None:
     def policy(observation: Tensor) -> Tensor:
         return torch.full((2, 1), 255 if first else 256)
 
-    rollout = rollout_of(EnvSpec(entrypoint=f"{__name__}:Dimmer", num_envs=2), policy)
+    lamp = partial(Sampling, Box(-1, 1, (2,)), Box(0, 255, (1,), np.uint8))
+    rollout = rollout_of(SerialVectorEnv([lamp] * 2), policy)
     first = True
     assert (to_batch(rollout.collect(version=0))["action"] == 255).all()
     first = False
     with pytest.raises(PolicyInvalid, match=r"'action' with 256, which the action space's uint8 cannot hold"):
         rollout.collect(version=0)
-
-
-class Dimmer(gymnasium.Env[Any, Any]):
-    """A lamp with 256 levels."""
-
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
-    action_space = gymnasium.spaces.Box(0, 255, (1,), np.uint8)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return np.zeros(2, np.float32), 0.0, False, False, {}
 
 
 def test_a_tensordict_that_the_policy_filled_is_read() -> None:

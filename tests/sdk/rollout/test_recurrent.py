@@ -8,21 +8,16 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from tests.sdk.rollout.recurrent_policy import HIDDEN, LANES, Recurrent
-from tests.sdk.rollouts import POLES, collected, rollout_of
+from tests.sdk.rollouts import POLES, always_0, collected, rollout_of
 from torch import Tensor, nn
 
 from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.errors import PolicyInvalid
-from rollfleet.rollout.rollout import Rollout
-
-
-def rolling(env: VectorEnv, policy: Callable[..., object], *, steps: int = 23, **options: Any) -> Rollout:
-    return rollout_of(env, policy, steps=steps, **options)
 
 
 def batch_of(env: VectorEnv, policy: Callable[..., object], *, fragments: int = 6, **options: Any) -> TensorDict:
-    return collected(rolling(env, policy, **options), fragments)
+    return collected(rollout_of(env, policy, steps=23, **options), fragments)
 
 
 @pytest.mark.parametrize("mode", POLES)
@@ -34,18 +29,9 @@ def test_replaying_a_sequence_reproduces_the_actions_of_its_batch(mode: str) -> 
     policy.assert_replayed(batch, torch.zeros(LANES, HIDDEN).double())
 
 
-def test_a_single_fragment_can_be_replayed_from_its_first_state() -> None:
-    policy = Recurrent()
-    rollout = rolling(POLES["built"](), policy, steps=10, is_init=True)
-    rollout.collect(version=0)
-    batch = to_batch(rollout.collect(version=0))
-    assert not batch["is_init"][:, 0].any()
-    policy.assert_replayed(batch, batch["recurrent", "state"][:, 0])
-
-
 def test_whole_trajectories_begin_with_the_initial_state() -> None:
     policy = Recurrent()
-    batch = to_batch(rolling(POLES["built"](), policy, trajs_per_batch=5).collect(version=0))
+    batch = to_batch(rollout_of(POLES["built"](), policy, trajs_per_batch=5).collect(version=0))
     assert torch.equal(batch["recurrent", "state"][:, 0], policy.start.detach().expand(5, HIDDEN))
 
 
@@ -80,7 +66,7 @@ def test_the_tensors_of_a_tuple_are_recorded_by_number() -> None:
 @pytest.mark.parametrize("mode", POLES)
 def test_random_actions_do_not_change_the_hidden_state(mode: str) -> None:
     policy = Recurrent()
-    rollout = rolling(POLES[mode](), policy, steps=9)
+    rollout = rollout_of(POLES[mode](), policy, steps=9)
     rollout.collect(version=0)
     batch = to_batch(rollout.collect(version=0, random_actions=True))
     rollout.close()
@@ -129,26 +115,20 @@ def test_an_invalid_hidden_state_is_refused(
     initial: object, returned: Callable[[Any, Any], object], message: str
 ) -> None:
     with pytest.raises(PolicyInvalid, match=message):
-        rolling(POLES["built"](), Wrong(initial, returned)).collect(version=0)
+        rollout_of(POLES["built"](), Wrong(initial, returned)).collect(version=0)
 
 
 class Remembering(TensorDictModule):  # type: ignore[misc]
-    """Counts the frames of an episode in its own key, and reads `is_init`."""
+    """Counts the frames of an episode in its own key."""
 
     def __init__(self) -> None:
+        age = ("memory", "age")
         super().__init__(
-            self._act,
-            in_keys=["observation", ("memory", "age"), "is_init"],
-            out_keys=["action", "started", ("next", "memory", "age")],
+            lambda o, age: (always_0(o), age + 1), in_keys=["observation", age], out_keys=["action", ("next", *age)]
         )
 
     def initial_state(self, num_envs: int) -> dict[tuple[str, ...], Tensor]:
         return {("memory", "age"): torch.full((num_envs, 1), 7)}
-
-    @staticmethod
-    def _act(observation: Tensor, age: Tensor, is_init: Tensor) -> tuple[Tensor, ...]:
-        assert is_init.dtype == torch.bool
-        return torch.zeros(len(observation), dtype=torch.int64), is_init.clone(), age + 1
 
 
 @pytest.mark.parametrize("mode", POLES)
@@ -156,14 +136,12 @@ def test_a_key_that_a_tensordict_module_reads_and_writes_under_next_is_carried(m
     batch = batch_of(POLES[mode](), Remembering(), step_count=True)
     assert torch.equal(batch["memory", "age"], 7 + batch["step_count"])
     assert torch.equal(batch["next", "memory", "age"], 8 + batch["step_count"])
-    assert torch.equal(batch["started"], batch["is_init"])  # the module read it, and the batch records it
-    assert torch.equal(batch["is_init"], batch["step_count"] == 0)
 
 
 def test_a_hidden_key_without_initial_value_is_refused() -> None:
     module = TensorDictModule(lambda o, h: (o, h), in_keys=["observation", "h"], out_keys=["action", ("next", "h")])
     with pytest.raises(PolicyInvalid, match=r"carries 'h' from step to step.*add initial_state"):
-        rolling(POLES["built"](), module).collect(version=0)
+        rollout_of(POLES["built"](), module).collect(version=0)
 
 
 @pytest.mark.parametrize("mode", POLES)

@@ -1,9 +1,6 @@
 """Seeds, spaces, options and memory of a rollout. (Other files test policies and sequences of frames.)"""
 
-import signal
-import time
 from math import log
-from types import FrameType
 from typing import Any
 
 import gymnasium
@@ -11,23 +8,17 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from tests.sdk.rollouts import always_0, mlp, rollout_of
+from tests.sdk.rollouts import Observing, always_0, mlp, rollout_of, towards_fall
 
 from rollfleet.data.batch import Fragment, to_batch
-from rollfleet.envs.factory import make_env
+from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.random_policy import UniformActions
-from rollfleet.testing import CountingEnv
 from rollfleet_api.job import EnvSpec, Vectorization
 
 CARTPOLE = EnvSpec(id="CartPole-v1", num_envs=3)
 PENDULUM = EnvSpec(id="Pendulum-v1", num_envs=2)
-
-
-def same(one: Fragment, other: Fragment) -> bool:
-    pairs = [(one.steps, other.steps), (one.final, other.final)]
-    return all(a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a) for a, b in pairs)
 
 
 # --- Memory ----------------------------------------------------------------------------------------------------------
@@ -47,20 +38,22 @@ def test_a_fragment_stays_valid_until_the_second_next_collect(vectorization: Vec
     assert all(value.data_ptr() != third.steps[key].data_ptr() for key, value in second.steps.items())
 
 
+LENGTHS = (12, 5, 30, 30, 1, 42)  # shorter, longer, and the same again
+
+
+@pytest.mark.parametrize("vectorization", [Vectorization.SYNC, Vectorization.NATIVE])  # NATIVE resets in a step
+def test_changed_lengths_leave_no_gap_and_no_seam(vectorization: Vectorization) -> None:
+    spec = EnvSpec(id="CartPole-v1", num_envs=3, vectorization=vectorization)
+    whole = to_batch(rollout_of(spec, towards_fall, steps=sum(LENGTHS)).collect(version=0))
+    changing = rollout_of(spec, towards_fall, steps=LENGTHS[0])
+    parts = [to_batch(changing.collect(version=0, steps=steps)).clone() for steps in LENGTHS]
+    assert [part.shape[1] for part in parts] == list(LENGTHS)
+    for key in whole.keys(include_nested=True, leaves_only=True):
+        assert torch.equal(torch.cat([part[key] for part in parts], dim=1), whole[key]), key
+    assert to_batch(changing.collect(version=0)).shape[1] == LENGTHS[-1]  # until it is changed
+
+
 # --- Seeds -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("spec", [CARTPOLE, PENDULUM])
-@pytest.mark.parametrize("random_actions", [False, True])
-def test_the_same_seed_worker_and_incarnation_give_the_same_bits(spec: EnvSpec, random_actions: bool) -> None:
-    runs = []
-    for noise in range(2):
-        torch.manual_seed(noise)  # the process's generator must not matter
-        rollout = rollout_of(spec, mlp(spec), seed=5, worker=1, incarnation=2, steps=20)
-        rollout.collect(version=0, random_actions=random_actions)
-        torch.rand(noise)
-        runs.append(rollout.collect(version=1, random_actions=random_actions))
-    assert same(*runs)
 
 
 @pytest.mark.parametrize("other", [{"seed": 6}, {"worker": 2}, {"incarnation": 3}])
@@ -111,32 +104,28 @@ def test_random_actions_of_an_unbounded_box_have_the_density_of_their_distributi
 # --- Spaces ----------------------------------------------------------------------------------------------------------
 
 
-class Pixels(gymnasium.Env[np.ndarray, np.ndarray]):
+class Pixels(Observing):
     """Images that count the steps; actions in two dimensions, float64."""
 
+    observation_space = gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+    action_space = gymnasium.spaces.Box(np.array([[0.0, -1.0]]), np.array([[10.0, 1.0]]), dtype=np.float64)
+    length = 5
+
     def __init__(self) -> None:
-        self.observation_space = gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8)
-        self.action_space = gymnasium.spaces.Box(np.array([[0.0, -1.0]]), np.array([[10.0, 1.0]]), dtype=np.float64)
         self._image = np.zeros((8, 8, 3), np.uint8)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, object] | None = None
-    ) -> tuple[np.ndarray, dict[str, object]]:
-        super().reset(seed=seed)
-        self._image[...] = 0
-        return self._image, {}  # always the same array, which changes later
+    def seen(self) -> np.ndarray:
+        self._image[...] = self.frame
+        return self._image  # always the same array, which changes later
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
-        assert self.action_space.contains(action)
-        self._image += 1
-        return self._image, 0.0, False, bool(self._image[0, 0, 0] == 5), {}
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert action in self.action_space
+        return super().step(action)
 
 
 def test_images_stay_uint8_when_the_environment_reuses_its_array() -> None:
-    spec = EnvSpec(entrypoint=f"{__name__}:Pixels", num_envs=2)
-    env = make_env(spec)
-    policy = ActorCritic(env.single_observation_space, env.single_action_space)
-    batch = to_batch(rollout_of(spec, policy, steps=12).collect(version=0))
+    policy = ActorCritic(Pixels.observation_space, Pixels.action_space)
+    batch = to_batch(rollout_of(SerialVectorEnv([Pixels] * 2), policy, steps=12).collect(version=0))
     assert batch["observation"].dtype == batch["next", "observation"].dtype == torch.uint8
     assert batch["observation"][0, :, 0, 0, 0].tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
     assert batch["next", "observation"][1, :, 7, 7, 2].tolist() == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]
@@ -169,38 +158,3 @@ def test_an_environment_without_final_observations_is_refused() -> None:
     rollout = rollout_of(Forgetful(env), always_0, steps=50)
     with pytest.raises(EnvironmentInvalid, match="no 'final_obs'"):
         rollout.collect(version=0)
-
-
-# --- Interrupts ------------------------------------------------------------------------------------------------------
-
-
-class Stop(Exception):
-    pass
-
-
-class Sleeper(CountingEnv):
-    """An environment whose step never ends within the test."""
-
-    def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        time.sleep(3600)
-        return super().step(action)
-
-
-def test_a_signal_ends_collect_and_close_ends_the_processes_in_mid_step() -> None:
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Stop
-
-    spec = EnvSpec(entrypoint=f"{__name__}:Sleeper", num_envs=2, vectorization=Vectorization.ASYNC)
-    rollout = rollout_of(spec, always_0)
-    processes = list(rollout._env.unwrapped.processes)  # type: ignore[attr-defined]
-    before = signal.signal(signal.SIGALRM, stop)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        with pytest.raises(Stop):
-            rollout.collect(version=0)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    rollout.close()
-    rollout.close()
-    assert not any(process.is_alive() for process in processes)

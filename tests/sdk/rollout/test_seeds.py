@@ -1,4 +1,4 @@
-"""Seeds of environments: those of global generators in processes, and one seed for all of them."""
+"""Seeds of workers: which ones there are, those of global generators in processes, and one seed for all."""
 
 import random
 from itertools import islice
@@ -8,26 +8,74 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box
 from tensordict import TensorDict
 from tests.sdk.places import Collect
+from tests.sdk.rollouts import Observing, rollout_of
 from torch import Tensor
 
+from rollfleet.data.batch import to_batch
+from rollfleet.envs.factory import make_env
+from rollfleet.policies.actor_critic import ActorCritic
+from rollfleet.policies.random_policy import RandomPolicy
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet_api.job import EnvSpec
 
-class Drawing(gymnasium.Env[Any, Any]):
+
+def test_no_two_environments_of_a_big_job_share_a_seed() -> None:
+    seeds = [seed for worker in range(1000) for seed in Seeds.derive(0, worker, 0, 64).envs]
+    assert len(set(seeds)) == 64_000
+    assert all(0 <= seed < 1 << 32 for seed in seeds)  # the range of numpy.random.seed
+
+
+def test_an_environments_seed_does_not_depend_on_their_number() -> None:
+    assert Seeds.derive(5, 2, 0, 8).envs[:3] == Seeds.derive(5, 2, 0, 3).envs
+
+
+def test_seeds_after_a_restore_all_differ_too() -> None:
+    first = [Seeds.derive(0, worker, 0, 64) for worker in range(300)]
+    for times in (1, 2):
+        again = [seed for seeds in first for seed in seeds.again(times).envs]
+        assert len(set(again)) == 300 * 64
+        assert all(0 <= seed < 1 << 32 for seed in again)
+        assert first[0].again(times).envs != first[0].envs
+    assert first[0].again(1).envs != first[0].again(2).envs
+    assert first[0].again(0) == first[0]
+
+
+POLES = EnvSpec(id="CartPole-v1", num_envs=3)
+
+
+def noisy(env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> ActorCritic:
+    """A policy with a fast form, whose actions do not depend on the observation."""
+    policy = ActorCritic(env.single_observation_space, env.single_action_space)
+    with torch.no_grad():
+        policy.actor[-1].weight.zero_()  # type: ignore[operator]
+    return policy
+
+
+@pytest.mark.parametrize("policy_of", [lambda env: RandomPolicy(env.single_action_space), noisy])
+def test_a_reseeded_rollout_equals_a_new_one_with_the_same_policy(policy_of: Any) -> None:
+    torch.manual_seed(0)
+    policy = policy_of(make_env(POLES))
+    running, fresh = (rollout_of(POLES, policy, steps=30, seed=seed, worker=2) for seed in (1, 9))
+    running.collect(version=0)
+    running.reseed(Seeds.derive(9, 2, 0, 3), TrajectoryIds(2, 0))
+    for random_actions in (False, True):
+        one, two = (to_batch(each.collect(version=0, random_actions=random_actions)) for each in (running, fresh))
+        assert (one == two).all()
+
+
+# --- In every place ---------------------------------------------------------------------------------------------------
+
+
+class Drawing(Observing):
     """Observes one number of each global generator."""
 
     observation_space = Box(0, 1, (3,), np.float64)
-    action_space = Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return self._drawn(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return self._drawn(), 0.0, False, False, {}
-
-    def _drawn(self) -> Any:
+    def seen(self) -> Any:
         return np.array([random.random(), np.random.rand(), float(torch.rand(()))])
 
 
@@ -36,17 +84,18 @@ def drawn(collector: Any) -> torch.Tensor:
     return torch.cat([batch["observation"].clone() for batch in islice(collector, 3)], 1)
 
 
+def assert_all_differ(seen: Tensor) -> None:
+    for numbers in seen.unbind(-1):
+        assert len(numbers.unique()) == numbers.numel()
+
+
 @pytest.mark.parametrize("options", [{}, {"vectorization": "async"}], ids=["sync", "async"])
 def test_no_two_environments_of_processes_draw_the_same_numbers(processes: Collect, options: dict[str, Any]) -> None:
-    seen = drawn(processes(Drawing, num_envs=2, frames_per_batch=32, seed=5, **options))
-    for kind in range(3):
-        assert len(seen[..., kind].unique()) == seen[..., kind].numel()
+    assert_all_differ(drawn(processes(Drawing, num_envs=2, frames_per_batch=32, seed=5, **options)))
 
 
 def test_no_two_environments_draw_the_same_numbers_in_processes_of_their_own(here: Any) -> None:
-    seen = drawn(here(Drawing, num_envs=3, frames_per_batch=24, seed=5, vectorization="async"))
-    for kind in range(3):
-        assert len(seen[..., kind].unique()) == seen[..., kind].numel()
+    assert_all_differ(drawn(here(Drawing, num_envs=3, frames_per_batch=24, seed=5, vectorization="async")))
 
 
 @pytest.mark.parametrize("options", [{}, {"vectorization": "async"}], ids=["sync", "async"])
@@ -62,17 +111,6 @@ def test_a_seed_gives_the_same_numbers_again(processes: Collect, options: dict[s
     assert torch.equal(drawn(collector), one)
 
 
-def states() -> list[str]:
-    return [str(state) for state in (random.getstate(), np.random.get_state(), torch.get_rng_state().tolist())]
-
-
-def test_the_learners_own_generators_are_left_alone(here: Any) -> None:
-    before = states()
-    next(here("CartPole-v1", num_envs=2, frames_per_batch=32, seed=5))
-    after = states()
-    assert before == after
-
-
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
 
 
@@ -80,20 +118,18 @@ def sampler(observation: Tensor) -> Tensor:
     return torch.randint(2, (len(observation),))
 
 
-class ShowsSeed(gymnasium.Env[Any, Any]):
+class ShowsSeed(Observing):
     """Observes the seed of its last reset that had one."""
 
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
-    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = Box(-np.inf, np.inf, (1,), np.float64)
     _last: int | None = None
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
         self._last = self._last if seed is None else seed
-        return np.array([self._last]), {}
+        return super().reset(seed=seed)
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return np.array([self._last]), 0.0, False, False, {}
+    def seen(self) -> Any:
+        return np.array([self._last])
 
 
 def seeds_of(batch: TensorDict) -> Tensor:

@@ -1,6 +1,5 @@
 """The effect of `collect` options on a rollout's fragments."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,6 @@ from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.errors import EnvironmentInvalid
-from rollfleet.rollout.rollout import Rollout
 
 
 def vector(mode: str, *lengths: int) -> VectorEnv:
@@ -26,16 +24,12 @@ def vector(mode: str, *lengths: int) -> VectorEnv:
 MODES = ["serial", "SameStep", "NextStep"]
 
 
-def rolling(env: VectorEnv, *, policy: Callable[..., object] = always_0, **options: Any) -> Rollout:
-    return rollout_of(env, policy, **options)
-
-
 # --- setTruncated ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_set_truncated_ends_only_trajectories_that_go_on(mode: str) -> None:
-    rollout = rolling(vector(mode, 5, 3, 1000), steps=10, set_truncated=True, step_count=True)
+    rollout = rollout_of(vector(mode, 5, 3, 1000), steps=10, set_truncated=True, step_count=True)
     lengths: set[int] = set()
     batches: list[TensorDict] = []
     for _ in range(10):
@@ -62,7 +56,7 @@ def test_set_truncated_ends_only_trajectories_that_go_on(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_reset_at_each_iter_starts_every_fragment_with_new_episodes_under_new_ids(mode: str) -> None:
-    rollout = rolling(vector(mode, 4, 7), steps=10, reset_at_each_iter=True)
+    rollout = rollout_of(vector(mode, 4, 7), steps=10, reset_at_each_iter=True)
     fragments, batches = [], []
     for _ in range(3):
         fragments.append(rollout.collect(version=0))
@@ -80,7 +74,7 @@ def test_reset_at_each_iter_starts_every_fragment_with_new_episodes_under_new_id
 
 
 def test_set_truncated_marks_episodes_that_reset_at_each_iter_cuts() -> None:
-    batches = batches_of(rolling(vector("serial", 4, 5), steps=10, reset_at_each_iter=True, set_truncated=True), 2)
+    batches = batches_of(rollout_of(vector("serial", 4, 5), steps=10, reset_at_each_iter=True, set_truncated=True), 2)
     assert batches[1]["next", "truncated"][:, -1].squeeze(-1).tolist() == [True, False]
     assert batches[1]["next", "done"][:, -1].all()
 
@@ -90,7 +84,7 @@ def test_set_truncated_marks_episodes_that_reset_at_each_iter_cuts() -> None:
 
 @pytest.mark.parametrize("mode", ["serial", "Disabled"])
 def test_without_reset_when_done_an_ended_environment_waits_for_the_next_fragment(mode: str) -> None:
-    rollout = rolling(vector(mode, 4, 100, 2), steps=6, reset_when_done=False, is_init=True, step_count=True)
+    rollout = rollout_of(vector(mode, 4, 100, 2), steps=6, reset_when_done=False, is_init=True, step_count=True)
     fragments = [rollout.collect(version=version) for version in range(2)]
     batches = [to_batch(fragment) for fragment in fragments]
     for fragment, batch in zip(fragments, batches, strict=True):
@@ -119,7 +113,7 @@ def test_a_fragment_ends_early_when_all_environments_wait() -> None:
         steps.append(1)
         return always_0(observation)
 
-    rollout = rolling(vector("serial", 4, 2), steps=50, reset_when_done=False, policy=policy)
+    rollout = rollout_of(vector("serial", 4, 2), steps=50, reset_when_done=False, policy=policy)
     batch = to_batch(rollout.collect(version=0))
     assert batch.shape == (2, 50)
     assert batch["collector", "mask"].sum(1).tolist() == [4, 2]
@@ -128,7 +122,7 @@ def test_a_fragment_ends_early_when_all_environments_wait() -> None:
 
 
 def test_stop_cuts_a_fragment_in_which_some_environments_wait() -> None:
-    rollout = rolling(vector("serial", 2, 100), steps=50, reset_when_done=False)
+    rollout = rollout_of(vector("serial", 2, 100), steps=50, reset_when_done=False)
     answers = iter([False, False, False, True])
     batch = to_batch(rollout.collect(version=0, stop=lambda: next(answers)))
     assert batch["collector", "mask"].sum(1).tolist() == [2, 4]
@@ -141,7 +135,7 @@ def test_stop_cuts_a_fragment_in_which_some_environments_wait() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_step_count_and_is_init_give_a_frames_position_in_its_episode(mode: str) -> None:
-    batch = along_time(batches_of(rolling(vector(mode, 5, 3, 100), steps=7, step_count=True, is_init=True), 4))
+    batch = along_time(batches_of(rollout_of(vector(mode, 5, 3, 100), steps=7, step_count=True, is_init=True), 4))
     frame = batch["observation"][..., 1:2].long()
     assert torch.equal(batch["step_count"], frame)
     assert torch.equal(batch["next", "step_count"], frame + 1)
@@ -153,7 +147,7 @@ def test_step_count_and_is_init_give_a_frames_position_in_its_episode(mode: str)
 @pytest.mark.parametrize("asked", ["step_count", "is_init"])
 def test_a_batch_has_only_the_requested_keys(asked: str) -> None:
     options: dict[str, Any] = {asked: True}
-    batch = batches_of(rolling(vector("serial", 5), steps=7, **options), 1)[0]
+    batch = batches_of(rollout_of(vector("serial", 5), steps=7, **options), 1)[0]
     assert {"step_count", "is_init"} & set(batch.keys()) == {asked}
     assert {"step_count", "is_init"} & set(batch["next"].keys()) == {asked}
 
@@ -165,7 +159,7 @@ def test_a_batch_has_only_the_requested_keys(asked: str) -> None:
 @pytest.mark.parametrize("steps", [1, 4, 50])
 def test_each_whole_trajectory_is_returned_once_and_none_is_cut(mode: str, steps: int) -> None:
     lengths = (5, 3, 11)
-    rollout = rolling(vector(mode, *lengths), steps=steps, trajs_per_batch=4, step_count=True, is_init=True)
+    rollout = rollout_of(vector(mode, *lengths), steps=steps, trajs_per_batch=4, step_count=True, is_init=True)
     seen: list[tuple[int, int, int]] = []
     for version in range(12):
         fragment = rollout.collect(version=version)
@@ -208,7 +202,7 @@ def test_collection_stops_at_the_step_that_ends_the_last_trajectory() -> None:
         steps.append(1)
         return always_0(observation)
 
-    rollout = rolling(vector("serial", 5, 3), steps=1000, trajs_per_batch=2, policy=policy)
+    rollout = rollout_of(vector("serial", 5, 3), steps=1000, trajs_per_batch=2, policy=policy)
     batch = to_batch(rollout.collect(version=0))
     assert len(steps) == 5
     assert batch["collector", "mask"].sum(1).tolist() == [3, 5]
@@ -216,7 +210,7 @@ def test_collection_stops_at_the_step_that_ends_the_last_trajectory() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_stopped_fragment_has_complete_trajectories_or_else_incomplete_ones(mode: str) -> None:
-    rollout = rolling(vector(mode, 50, 60, 4), steps=10, trajs_per_batch=3)
+    rollout = rollout_of(vector(mode, 50, 60, 4), steps=10, trajs_per_batch=3)
     asked: list[int] = []
 
     def stop() -> bool:
@@ -236,14 +230,14 @@ def test_a_stopped_fragment_has_complete_trajectories_or_else_incomplete_ones(mo
 
 
 def test_a_stop_while_all_environments_reset_waits_for_the_first_frame() -> None:
-    rollout = rolling(vector("NextStep", 3, 3), steps=10, trajs_per_batch=2)
+    rollout = rollout_of(vector("NextStep", 3, 3), steps=10, trajs_per_batch=2)
     assert to_batch(rollout.collect(version=0))["collector", "mask"].sum(1).tolist() == [3, 3]
     stopped = to_batch(rollout.collect(version=0, stop=lambda: True))
     assert stopped["collector", "mask"].sum(1).tolist() == [1, 1]
 
 
 def test_trajectories_that_a_reset_cut_off_are_never_returned() -> None:
-    rollout = rolling(vector("serial", 5, 3), steps=10, trajs_per_batch=2, reset_at_each_iter=True)
+    rollout = rollout_of(vector("serial", 5, 3), steps=10, trajs_per_batch=2, reset_at_each_iter=True)
     for batch in batches_of(rollout, 5):
         assert batch["collector", "mask"].sum(1).tolist() == [3, 5]
         assert not batch["observation"][:, 0, 1].any()
@@ -255,4 +249,4 @@ def test_trajectories_that_a_reset_cut_off_are_never_returned() -> None:
 @pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
 def test_reset_when_done_false_is_refused_for_environments_that_reset_by_themselves(mode: str) -> None:
     with pytest.raises(EnvironmentInvalid, match=rf"resets by itself \({mode}\), so `reset_when_done=False`"):
-        rolling(vector(mode, 3), steps=5, reset_when_done=False)
+        rollout_of(vector(mode, 3), steps=5, reset_when_done=False)

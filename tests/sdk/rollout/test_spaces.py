@@ -1,4 +1,4 @@
-"""Nested spaces, and leaves of every kind: in the policy's input, the environment's actions, and the batch."""
+"""Nested spaces, and leaves of every kind, of policies and of actions. (`test_numbers` has them in observations.)"""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,52 +8,17 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict.nn import TensorDictModule
-from tests.sdk.rollout.robot import ACTIONS, OBSERVATIONS, Robot, counted
-from tests.sdk.rollouts import collected, rollout_of
+from tests.sdk.rollout.robot import ACTIONS, Robot
+from tests.sdk.rollouts import Sampling, rollout_of
 from torch import Tensor
 
 from rollfleet.data.batch import to_batch
-from rollfleet.envs.factory import VectorEnv
 from rollfleet.envs.serial import SerialVectorEnv
-from rollfleet.envs.space_tree import SpaceTree
 from rollfleet.envs.spaces import supported
 from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
-from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.random_policy import RandomPolicy, UniformActions
-from rollfleet.rollout.rollout import Rollout
-
-KEYS = [("image",), ("arm", "angle"), ("arm", "touch"), ("pair", "0"), ("pair", "1")]
-
-
-def rolling(env: VectorEnv, policy: Callable[..., object], *, steps: int = 6) -> Rollout:
-    return rollout_of(env, policy, steps=steps)
-
-
-VECTORS: dict[str, Callable[[], VectorEnv]] = {
-    "serial": lambda: SerialVectorEnv([Robot] * 2),
-    "disabled": lambda: SyncVectorEnv([Robot] * 2, autoreset_mode=AutoresetMode.DISABLED),
-    "same-step": lambda: SyncVectorEnv([Robot] * 2, autoreset_mode=AutoresetMode.SAME_STEP),
-    "next-step": lambda: SyncVectorEnv([Robot] * 2, autoreset_mode=AutoresetMode.NEXT_STEP),
-    "async-same-step": lambda: AsyncVectorEnv([Robot] * 2, autoreset_mode=AutoresetMode.SAME_STEP),
-}
-
-
-@pytest.mark.parametrize("vector", VECTORS)
-def test_each_leaf_of_a_dict_is_a_key_with_its_dtype_and_its_true_next_value(vector: str) -> None:
-    batch = collected(rolling(VECTORS[vector](), RandomPolicy(ACTIONS)), 3)
-    frames = torch.arange(18).expand(2, 18) % 4
-    for key, value in counted(batch).items():
-        assert torch.equal(value, frames), key
-    for key, value in counted(batch["next"]).items():
-        assert torch.equal(value, frames + 1), key
-    dtypes = [torch.uint8, torch.float64, torch.int8, torch.int64, torch.int64]
-    assert [batch[key].dtype for key in KEYS] == [batch["next", *key].dtype for key in KEYS] == dtypes
-    assert torch.equal(batch["next", "reward"].squeeze(-1), batch["action", "keys", "0"].float())
-    assert batch["action", "keys", "1"].dtype == torch.int8
-    assert batch["action", "move"].shape == (2, 18, 2)
-    assert torch.equal(batch["next", "terminated"].squeeze(-1), frames == 3)
 
 
 def test_a_policy_sees_and_returns_dicts_and_tuples() -> None:
@@ -63,7 +28,7 @@ def test_a_policy_sees_and_returns_dicts_and_tuples() -> None:
         keys = (5 + first % 3, observation["arm"]["touch"][:, :2], second % torch.tensor([4, 2]))
         return {"action": {"move": observation["arm"]["angle"] / 9, "keys": keys}, "seen": first}
 
-    batch = to_batch(rolling(SerialVectorEnv([Robot] * 2), policy).collect(version=0))
+    batch = to_batch(rollout_of(SerialVectorEnv([Robot] * 2), policy).collect(version=0))
     assert torch.equal(batch["seen"], batch["pair", "0"])
     assert torch.equal(batch["action", "keys", "1"], batch["arm", "touch"][..., :2])
     assert torch.equal(batch["action", "move"], (batch["arm", "angle"] / 9).float())
@@ -80,7 +45,7 @@ def test_a_tensordict_module_reads_and_writes_nested_keys() -> None:
         in_keys=[("arm", "angle"), ("pair", "0")],
         out_keys=[("action", "move"), (*keys, "0"), (*keys, "1"), (*keys, "2"), ("arm", "more")],
     )
-    batch = to_batch(rolling(SerialVectorEnv([Robot] * 2), module).collect(version=0))
+    batch = to_batch(rollout_of(SerialVectorEnv([Robot] * 2), module).collect(version=0))
     assert torch.equal(batch["action", "keys", "0"], 5 + batch["pair", "0"] % 3)
     assert torch.equal(batch["arm", "more"], batch["pair", "0"] + 1)
 
@@ -89,29 +54,13 @@ def test_random_actions_of_a_nested_space_are_in_the_batch_with_their_log_probab
     def policy(observation: Any) -> dict[str, Any]:
         return {**RandomPolicy(ACTIONS)(observation), "action_log_prob": torch.zeros(2)}
 
-    rollout = rolling(SerialVectorEnv([Robot] * 2), policy, steps=100)
+    rollout = rollout_of(SerialVectorEnv([Robot] * 2), policy, steps=100)
     batch = to_batch(rollout.collect(version=0, random_actions=True))
+    assert (batch["action", "move"].dtype, batch["action", "move"].shape) == (torch.float32, (2, 100, 2))
+    assert batch["action", "keys", "1"].dtype == torch.int8
     assert len(batch["action", "keys", "2"].reshape(-1, 2).unique(dim=0)) == 8
     expected = -np.log(2 * 2) - np.log(3) - np.log(2 * 2) - np.log(4 * 2)
     assert torch.allclose(batch["action_log_prob"], torch.tensor(expected).float())
-
-
-class Plain(gymnasium.Env[Any, Any]):
-    """An environment of any two spaces, with random observations."""
-
-    def __init__(self, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> None:
-        self.observation_space, self.action_space = observations, actions
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        assert action in self.action_space
-        return self.observation_space.sample(), 0.0, False, False, {}
-
-
-def vector(observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> VectorEnv:
-    return SerialVectorEnv([lambda: Plain(observations, actions)] * 3)
 
 
 @pytest.mark.parametrize(
@@ -119,53 +68,25 @@ def vector(observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) ->
     [MultiDiscrete([3, 2], start=[1, -4]), MultiBinary((2, 2)), Discrete(3, start=7), Box(0, 9, (2,), np.int32)],
 )
 def test_leaves_of_every_kind_are_actions_and_observations(actions: Any) -> None:
-    env = vector(actions, actions)
-    batch = to_batch(rolling(env, RandomPolicy(actions), steps=30).collect(version=0, random_actions=True))
+    env = SerialVectorEnv([lambda: Sampling(actions, actions)] * 3)
+    batch = to_batch(rollout_of(env, RandomPolicy(actions), steps=30).collect(version=0, random_actions=True))
     for value in (batch["observation"], batch["action"], batch["next", "observation"]):
         assert all(np.asarray(row) in actions for row in value.flatten(0, 1).numpy())
         assert len(value.flatten(0, 1).unique(dim=0)) > 2
 
 
-@pytest.mark.parametrize(
-    ("observations", "actions"),
-    [
-        (OBSERVATIONS, MultiDiscrete([3, 2], start=[1, -4])),
-        (OBSERVATIONS, MultiBinary((2, 2))),
-        (Discrete(5, start=5), Discrete(2, start=3)),
-    ],
-)
-def test_the_mlp_acts_in_trees_several_dimensions_and_spaces_that_do_not_start_at_0(
-    observations: Any, actions: Any
-) -> None:
-    policy = ActorCritic(observations, actions)
-    batch = to_batch(rolling(vector(observations, actions), policy, steps=30).collect(version=0))
-    seen = batch if observations is OBSERVATIONS else batch["observation"]
-    log_prob, _, value = policy.evaluate(seen, batch["action"])
-    torch.testing.assert_close(batch["action_log_prob"], log_prob.detach())
-    torch.testing.assert_close(batch["state_value"], value.detach())
-
-
-def test_a_tuple_nests_under_observation() -> None:
-    env = vector(Tuple((Discrete(3), Box(0, 1, (2,)))), Discrete(2))
-    seen: list[object] = []
-
-    def policy(observation: Any) -> Tensor:
-        seen.append(type(observation))
-        return torch.zeros(3, dtype=torch.int64)
-
-    batch = to_batch(rolling(env, policy).collect(version=0))
-    assert set(batch["observation"].keys()) == set(batch["next", "observation"].keys()) == {"0", "1"}
-    assert set(seen) == {tuple}
-
-
 @pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-def test_a_dict_or_tuple_of_one_leaf_stays_nested(mode: AutoresetMode) -> None:
-    space = Dict({"only": Box(0, 1, (2,))})
+@pytest.mark.parametrize(
+    ("space", "key"),
+    [(Dict(only=Box(0, 1, (2,))), ("only",)), (Tuple((Box(0, 1, (2,)),)), ("observation", "0"))],
+    ids=["Dict", "Tuple"],
+)
+def test_a_dict_or_tuple_of_one_leaf_stays_nested(mode: AutoresetMode, space: Any, key: tuple[str, ...]) -> None:
     actions = Tuple((Discrete(2),))
-    env = SyncVectorEnv([lambda: Plain(space, actions)] * 3, autoreset_mode=mode)
-    batch = to_batch(rolling(env, RandomPolicy(actions)).collect(version=0))
-    assert torch.equal(batch["only"][:, 1:], batch["next", "only"][:, :-1])
-    assert batch["action", "0"].shape == (3, 6)
+    env = SyncVectorEnv([lambda: Sampling(space, actions)] * 3, autoreset_mode=mode)
+    batch = to_batch(rollout_of(env).collect(version=0))
+    assert torch.equal(batch[key][:, 1:], batch["next", *key][:, :-1])
+    assert batch["action", "0"].shape == (3, 8)
 
 
 @pytest.mark.parametrize(
@@ -211,17 +132,7 @@ def test_invalid_outputs_for_a_nested_space_are_refused(change: Callable[[Any], 
         return change(RandomPolicy(ACTIONS)(observation)["action"])
 
     with pytest.raises(PolicyInvalid, match=message):
-        rolling(SerialVectorEnv([Robot] * 2), policy).collect(version=0)
-
-
-def test_splitting_and_joining_are_inverse() -> None:
-    tree, value = SpaceTree(OBSERVATIONS), OBSERVATIONS.sample()
-    leaves = tree.split(value)
-    assert len(leaves) == len(tree.leaves) == 5
-    joined = tree.join(leaves)
-    assert joined.keys() == value.keys()
-    assert type(joined["pair"]) is tuple
-    assert [path for path in tree.leaves if path[0] == "pair"] == [("pair", "0"), ("pair", "1")]
+        rollout_of(SerialVectorEnv([Robot] * 2), policy).collect(version=0)
 
 
 def test_all_elements_are_drawn_equally_often() -> None:

@@ -95,7 +95,7 @@ def drifting() -> Any:
     return TensorDictSequential(mean(), OrnsteinUhlenbeckProcessModule(spec=TORQUE))
 
 
-def recurrent(kind: Any = LSTMModule, **keys: Any) -> Any:
+def recurrent(kind: Any = LSTMModule) -> Any:
     core = kind(input_size=4, hidden_size=3, in_key="observation", out_key="hidden")
     return TensorDictSequential(core, TensorDictModule(nn.Linear(3, 2), in_keys=["hidden"], out_keys=["action"]))
 

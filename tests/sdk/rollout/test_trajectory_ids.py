@@ -16,11 +16,6 @@ def test_an_id_contains_its_worker_incarnation_and_counter() -> None:
     assert (last >= 0).all()
 
 
-def test_ids_of_workers_and_incarnations_never_collide() -> None:
-    taken = [TrajectoryIds(worker, incarnation).take(3) for worker in range(3) for incarnation in range(3)]
-    assert len(np.unique(np.concatenate(taken))) == 27
-
-
 def test_an_exhausted_counter_is_an_error_not_another_incarnations_id() -> None:
     ids = TrajectoryIds(0, 0)
     ids._taken = (1 << 32) - 1  # a test has no time for four billion episodes

@@ -3,13 +3,14 @@
 from itertools import islice
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Dict, MultiDiscrete
 from tensordict import TensorDict
 from tests.sdk.places import Collect
 from tests.sdk.rollout.recurrent_policy import Recurrent
 from tests.sdk.rollout.robot import ACTIONS, Robot
+from tests.sdk.rollouts import Observing
 
 from rollfleet import ActorCritic, Collector
 from rollfleet.policies.random_policy import RandomPolicy
@@ -35,28 +36,16 @@ def test_random_actions_of_a_tree_are_those_of_this_process(collect: Collect) ->
     assert_same(several(collect(Robot, RandomPolicy(ACTIONS), **keywords, **one(collect))), expected)
 
 
-class Seeing(gymnasium.Env[Any, Any]):
-    """A Dict with an image, drawn from the seed; episodes of 3 frames; two choices at once."""
+class Seeing(Observing):
+    """Observes a Dict with an image, drawn from the seed; two choices at once."""
 
-    observation_space = gymnasium.spaces.Dict(
-        image=gymnasium.spaces.Box(0, 255, (3, 4, 4), np.uint8), speed=gymnasium.spaces.Box(-1, 1, (2,))
-    )
-    action_space = gymnasium.spaces.MultiDiscrete([3, 4])
+    observation_space = Dict(image=Box(0, 255, (3, 4, 4), np.uint8), speed=Box(-1, 1, (2,)))
+    action_space = MultiDiscrete([3, 4])
+    length = 3
 
-    def _seen(self) -> dict[str, Any]:
-        return {
-            "image": self.np_random.integers(0, 256, (3, 4, 4), np.uint8),
-            "speed": self.np_random.random(2, np.float32),
-        }
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._left = 3
-        return self._seen(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._left -= 1
-        return self._seen(), float(action.sum()), self._left == 0, False, {}
+    def seen(self) -> dict[str, Any]:
+        image = self.np_random.integers(0, 256, (3, 4, 4), np.uint8)
+        return {"image": image, "speed": self.np_random.random(2, np.float32)}
 
 
 def test_the_built_in_policy_acts_on_images_and_vectors_as_in_this_process(collect: Collect) -> None:

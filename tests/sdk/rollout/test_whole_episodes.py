@@ -19,7 +19,7 @@ SEED, ENVS, COUNT = 5, 3, 7  # the last part has one episode that counts, and tw
 COLLECT = CollectSpec(frames_per_batch=3, seed=SEED, set_truncated=True, reset_at_each_iter=True)
 
 
-def plain_loop(limit: int = 10_000) -> tuple[list[float], list[int]]:
+def plain_loop(limit: int) -> tuple[list[float], list[int]]:
     """Return the returns and lengths of the episodes, without Rollfleet."""
     returns, lengths = [], []
     env = gymnasium.make("CartPole-v1")
@@ -43,22 +43,14 @@ def environments(mode: AutoresetMode | None) -> Any:
     return SyncVectorEnv([partial(gymnasium.make, "CartPole-v1")] * ENVS, autoreset_mode=mode)
 
 
-@pytest.mark.parametrize("mode", [None, *AutoresetMode])
-def test_each_environment_counts_its_first_episode_of_a_part(mode: AutoresetMode | None) -> None:
-    episodes = WholeEpisodes(environments(mode), towards_fall, COLLECT, Exploration.DETERMINISTIC)
+@pytest.mark.parametrize(("mode", "limit"), [(None, 0), (None, 20), *((mode, 0) for mode in AutoresetMode)])
+def test_each_environment_counts_its_first_episode_of_a_part(mode: AutoresetMode | None, limit: int) -> None:
+    collect = COLLECT.model_copy(update={"max_frames_per_traj": limit})
+    episodes = WholeEpisodes(environments(mode), towards_fall, collect, Exploration.DETERMINISTIC)
     for _ in range(2):  # the same again, whatever came before
         found = episodes.run(COUNT)
         assert found is not None
-        assert tuple(map(list, found)) == plain_loop()
-    episodes.close()
-
-
-def test_the_limit_of_an_episode_truncates_it() -> None:
-    collect = COLLECT.model_copy(update={"max_frames_per_traj": 20})
-    episodes = WholeEpisodes(environments(None), towards_fall, collect, Exploration.DETERMINISTIC)
-    found = episodes.run(COUNT)
-    assert found is not None
-    assert tuple(map(list, found)) == plain_loop(limit=20)
+        assert tuple(map(list, found)) == plain_loop(limit or 10_000)
     episodes.close()
 
 

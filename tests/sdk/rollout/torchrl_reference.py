@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,26 +31,15 @@ def torchrls(
         env.set_seed(seeds.envs[0])
         frames = T * math.prod(env.batch_size)
         collector = TorchRLCollector(env, policy, frames_per_batch=frames, total_frames=BATCHES * frames, **keywords)
-        with ended(collector):
+        try:
             if resets:  # making the collector has drawn from torch's generator
                 torch.manual_seed(seeds.torch)
                 collector.env.set_seed(seeds.envs[0])
                 collector.reset()
             for batch in collector:
                 yield batch.clone()
-
-
-@contextmanager
-def ended(collector: Any) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        collector.shutdown()
-
-
-def rows_of(batch: Any) -> Any:
-    """Return a batch of TorchRL `[*envs, T]` as `[envs, T]`."""
-    return batch.unsqueeze(0) if batch.batch_dims == 1 else batch
+        finally:
+            collector.shutdown()
 
 
 def assert_collects(
@@ -63,7 +51,7 @@ def assert_collects(
     amounts = {"frames_per_batch": frames, "num_envs": envs, "total_frames": BATCHES * frames}
     with collect(make, policy, **collect.alone | keywords | amounts) as collector:
         for batch, theirs in zip(collector, expected, strict=True):
-            assert_equal(batch[:envs], rows_of(theirs))
+            assert_equal(batch[:envs], theirs.unsqueeze(0) if theirs.batch_dims == 1 else theirs)  # [envs, T]
 
 
 def assert_equal(ours: Any, theirs: Any, path: tuple[str, ...] = ()) -> None:

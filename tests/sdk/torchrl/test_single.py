@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 from tests.sdk.torchrl.programs import constant, linear, pendulum, two_pendulums
 from torchrl.data import LazyTensorStorage, ReplayBuffer
-from torchrl.envs import InitTracker, TransformedEnv
+from torchrl.envs import GymEnv, InitTracker, TransformedEnv
 from torchrl.envs.utils import ExplorationType
 
 from rollfleet.errors import JobInvalid
@@ -58,18 +58,7 @@ def test_a_batch_has_the_batch_size_of_the_environment() -> None:
     assert [tuple(batch.shape) for batch in batches(Collector, pendulum())] == [(20,)] * 3
 
 
-def test_max_frames_per_traj_adds_step_count_and_refuses_a_second_one() -> None:
-    from torchrl.envs import GymEnv
-
-    batch, *_ = batches(Collector, lambda: GymEnv("Pendulum-v1"), max_frames_per_traj=5)
-    assert int(batch["next", "step_count"].max()) == 5
-    with pytest.raises(ValueError, match="step_count"):
-        Collector(pendulum, frames_per_batch=20, max_frames_per_traj=5)
-
-
-def test_a_limit_changes_nothing_of_the_environment_that_was_passed() -> None:
-    from torchrl.envs import GymEnv
-
+def test_max_frames_per_traj_adds_step_count_and_changes_nothing_of_the_environment_that_was_passed() -> None:
     env = TransformedEnv(GymEnv("Pendulum-v1"), InitTracker())
     for _ in range(2):
         batch, *_ = batches(Collector, env, max_frames_per_traj=5)
@@ -259,6 +248,7 @@ def test_attributes_are_those_of_torchrl() -> None:
         ({"weight_updater": object()}, "weight_updater"),
         ({"traj_format": "cat"}, "trajs_per_batch"),
         ({"frames": 3}, "frames"),
+        ({"max_frames_per_traj": 5}, "step_count"),  # the environment has one
     ],
 )
 def test_an_unavailable_argument_is_an_error_with_its_name(keywords: dict[str, Any], message: str) -> None:
