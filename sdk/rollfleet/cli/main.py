@@ -220,8 +220,8 @@ def record(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _exit)
     with recorder:  # a second signal ends this, too: batches of the last seconds are lost
-        print(f"recording {recorder.job.key} to {to}", flush=True)
         try:
+            print(f"recording {recorder.job.key} to {to}", flush=True)
             recorder.wait()
         except SystemExit as stopped:
             code = stopped.code
