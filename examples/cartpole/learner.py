@@ -68,7 +68,9 @@ def main(collector: rollfleet.Collector, folder: Path, *, seed: int, until: floa
         if resume:
             checkpoint.resume()
         collector.update_policy_weights_(policy)  # workers wait for the first weights
+        total_frames = collector.total_frames or math.inf
         for batch in collector:
+            optimizer.param_groups[0]["lr"] = LEARNING_RATE * max(0.1, 1 - collector.frames / total_frames)
             train(policy, optimizer, batch)
             collector.update_policy_weights_(policy)
             checkpoint.step()

@@ -52,7 +52,7 @@ async def test_a_run_is_watched_and_disturbed_and_opened_again_from_its_folder(
     pictures = repository / PICTURES if PICTURES else workplace.folder
     shutil.copytree(repository / "examples/cartpole", workplace.folder, dirs_exist_ok=True)
     job = (workplace.folder / "job.yaml").read_text()
-    (workplace.folder / "job.yaml").write_text(job.replace("totalFrames: 204800", "totalFrames: 2000000"))
+    (workplace.folder / "job.yaml").write_text(job.replace("totalFrames: 250000", "totalFrames: 2000000"))
     program = workplace.run("--ui", "--learner", "learner.py")
     page = await visits.open(await url_of(program))
 
