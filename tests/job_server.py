@@ -1,6 +1,7 @@
 """A real nats-server with the users, permissions and streams of the job `default/test`, and workers in threads."""
 
 import asyncio
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from rollfleet.nats.link import Link
 from rollfleet.nats.streams import provision
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.transports.workload import Workload
+from rollfleet.worker.evaluation import EvaluationWorker
 from rollfleet.worker.worker import Worker
 from rollfleet_api.address import Address
 from rollfleet_api.job import CollectorJob
@@ -87,9 +89,9 @@ class Server:
             link.close()
         return job
 
-    def start_worker(self, job: CollectorJob, index: int) -> "WorkerThread":
-        """Start a worker of a provisioned job; it ends at the latest when this server does."""
-        return WorkerThread(self, job, index)
+    def start_worker(self, job: CollectorJob, index: int, *, evaluates: bool = False) -> "WorkerThread":
+        """Start a worker or an evaluation worker of a provisioned job. It ends at the latest when this server does."""
+        return WorkerThread(self, job, index, evaluates=evaluates)
 
     def start_workers(self, **spec: object) -> "list[WorkerThread]":
         """Provision a job with these fields of its spec, and start all of its workers."""
@@ -100,8 +102,10 @@ class Server:
         self._running.child.kill(signal.SIGKILL)
         self._loop.run(self._running.child.wait())
 
-    def start_again(self) -> None:
-        """Start it after `kill`: on the same port, with the same users and storage."""
+    def start_again(self, *, empty: bool = False) -> None:
+        """Start it after `kill`: on the same port, with the same users; `empty`: without its storage."""
+        if empty:
+            shutil.rmtree(self.folder / "jetstream", ignore_errors=True)
         self._loop.run(self._running.start_again())
 
     def stop(self) -> None:
@@ -119,12 +123,21 @@ class WorkerThread:
         error: The error that ended it; None: it ended without one, or still runs.
     """
 
-    def __init__(self, server: Server, job: CollectorJob, index: int) -> None:
+    def __init__(
+        self,
+        server: Server,
+        job: CollectorJob,
+        index: int,
+        *,
+        evaluates: bool = False,
+        workload: Workload | None = None,
+    ) -> None:
         link = server.link(Role.WORKER)
-        self.transport = NatsWorkerTransport(link, index)
+        self.transport = NatsWorkerTransport(link, index, job.spec.evaluation if evaluates else None)
         self.error: BaseException | None = None
-        self._job, self._index = job, index
-        self._built: Future[Worker] = Future()
+        self._kind: type[Worker | EvaluationWorker] = EvaluationWorker if evaluates else Worker
+        self._job, self._workload, self._index = job, workload, index
+        self._built: Future[Worker | EvaluationWorker] = Future()
         link.after_close(lambda: self._built.add_done_callback(lambda built: built.result().leave()))
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -147,7 +160,7 @@ class WorkerThread:
 
     def _run(self) -> None:
         try:
-            worker = Worker(self.transport, Workload.of(self._job), self._index)
+            worker = self._kind(self.transport, self._workload or Workload.of(self._job), self._index)
             self._built.set_result(worker)
             try:
                 worker.run()

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
+
 
 @contextmanager
 def running(*command: str, **options: Any) -> "Iterator[subprocess.Popen[str]]":
@@ -17,3 +19,11 @@ def running(*command: str, **options: Any) -> "Iterator[subprocess.Popen[str]]":
             yield program
         finally:
             program.kill()
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process runs. A zombie does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -26,15 +26,11 @@ def test_the_worst_condition_is_the_reason(conditions: list[Any], reason: str, i
 
 def test_a_warning_event_is_the_reason_while_workers_are_missing() -> None:
     missing = [condition("Ready", "False", since_s=60), condition("Progressing", reason="Starting")]
-    events = [
-        event("FailedMount", "secret not found"),
-        event("Older", age_s=30),
-        event("Scheduled", kind="Normal", age_s=1),
-    ]
+    newest, older = event("FailedMount", "secret not found"), event("Older", age_s=30)
+    events = [newest, older, event("Scheduled", kind="Normal", age_s=1)]
     assert diagnose(job(conditions=missing), events).reason == "FailedMount"
-    assert (
-        diagnose(job(conditions=missing), [event("BackOff", age_s=90)]).reason == "Starting"
-    )  # before they went missing
+    before_they_were = event("BackOff", age_s=90)
+    assert diagnose(job(conditions=missing), [before_they_were]).reason == "Starting"
     assert diagnose(job(conditions=[condition("Ready"), missing[1]]), events).reason == "Starting"
 
 

@@ -27,23 +27,10 @@ from rollfleet_api.validation import parse_job
 
 
 def test_python_names_and_yaml_names_build_the_same_job() -> None:
-    built = CollectorJob.model_validate(
-        {
-            "metadata": Metadata(name="cartpole"),
-            "spec": {
-                "env": EnvSpec(id="CartPole-v1", num_envs=8),
-                "policy": PolicySpec(mlp=MlpSpec()),
-                "collect": CollectSpec(frames_per_batch=64),
-            },
-        }
-    )
+    env, collect = EnvSpec(id="CartPole-v1", num_envs=8), CollectSpec(frames_per_batch=64)
+    spec = {"env": env, "policy": PolicySpec(mlp=MlpSpec()), "collect": collect}
+    built = CollectorJob.model_validate({"metadata": Metadata(name="cartpole"), "spec": spec})
     assert built == parse_job(job_data(env={"id": "CartPole-v1", "numEnvs": 8}))
-
-
-def test_key_is_namespace_and_name() -> None:
-    data = job_data()
-    assert parse_job(data).key == "default/cartpole"
-    assert parse_job(data | {"metadata": {"name": "cartpole", "namespace": "team-a"}}).key == "team-a/cartpole"
 
 
 @pytest.mark.parametrize(
@@ -58,13 +45,8 @@ def test_key_is_namespace_and_name() -> None:
 def test_steps_are_of_all_workers_in_sync_and_of_one_in_async(
     mode: str, workers: int, num_envs: int, frames: int, steps: int
 ) -> None:
-    data = job_data(
-        mode=mode,
-        workers=workers,
-        env={"id": "CartPole-v1", "numEnvs": num_envs},
-        collect={"framesPerBatch": frames},
-    )
-    assert parse_job(data).spec.steps_per_batch == steps
+    env, collect = {"id": "CartPole-v1", "numEnvs": num_envs}, {"framesPerBatch": frames}
+    assert parse_job(job_data(mode=mode, workers=workers, env=env, collect=collect)).spec.steps_per_batch == steps
 
 
 @pytest.mark.parametrize(("workers", "weights", "lag"), [(1, {}, 4), (8, {}, 18), (8, {"maxLag": 0}, 0)])
@@ -146,6 +128,7 @@ FREE_FORM = st.dictionaries(
     max_size=3,
 )
 ENTRYPOINTS = st.sampled_from(["my_pkg.envs:make", "a:b", "a.b:C.d"])
+WRAPPERS = st.builds(WrapperSpec, entrypoint=ENTRYPOINTS, kwargs=FREE_FORM)
 POLICIES = st.one_of(
     st.builds(PolicySpec, mlp=st.builds(MlpSpec, hidden=st.lists(st.integers(1, 512), max_size=3))),
     st.builds(PolicySpec, random=st.just(RandomSpec()), device=st.sampled_from(["cpu", "cuda:1"])),
@@ -172,9 +155,7 @@ def jobs(draw: st.DrawFn) -> CollectorJob:
                     "num_envs": num_envs,
                     "kwargs": draw(FREE_FORM),
                     "vectorization": Vectorization.NATIVE if native else Vectorization.ASYNC,
-                    "wrappers": []
-                    if native
-                    else draw(st.lists(st.builds(WrapperSpec, entrypoint=ENTRYPOINTS, kwargs=FREE_FORM), max_size=2)),
+                    "wrappers": draw(st.lists(WRAPPERS, max_size=0 if native else 2)),
                 },
                 "policy": draw(POLICIES),
                 "collect": {

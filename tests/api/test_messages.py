@@ -2,11 +2,11 @@
 
 import json
 import math
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given
+from hypothesis import find, given
 from hypothesis import strategies as st
 
 from rollfleet_api.messages import (
@@ -15,14 +15,12 @@ from rollfleet_api.messages import (
     BatchMeta,
     Control,
     Evaluation,
-    LearnerPhase,
     LearnerStatus,
     Lease,
     Manifest,
     MessageInvalid,
     Parameter,
     RankStatus,
-    WorkerState,
     WorkerStatus,
     pack,
     unpack,
@@ -66,29 +64,8 @@ MANIFEST = Manifest(
     chunks=2,
     checksum="00",
 )
-LEARNER = LearnerStatus(session=1, version=1, applied_version=1, frames=1, batches=1, mean_return=1.0)
-EXAMPLES: dict[type, Any] = {
-    Evaluation: Evaluation(
-        version=1,
-        episodes=2,
-        mean_return=1.0,
-        min_return=0.0,
-        max_return=2.0,
-        std_return=1.0,
-        mean_length=3.0,
-        time_s=0.0,
-    ),
-    Control: Control(session=1, phase=LearnerPhase.RUN, round=1, version=1),
-    Lease: LEASE,
-    BatchMeta: BatchMeta(session=1, round=1, version=1, frames=1),
-    Parameter: MANIFEST.parameters[0],
-    Manifest: MANIFEST,
-    WorkerStatus: WorkerStatus(
-        worker=1, incarnation=1, state=WorkerState.COLLECTING, version=1, frames=1, batches=1, frames_per_second=1.0
-    ),
-    LearnerStatus: LEARNER,
-    RankStatus: RankStatus(rank=1, ranks=2, process="a"),
-}
+EXAMPLES: dict[type, Any] = {kind: find(values(kind), lambda _: True) for kind in MESSAGES}
+"""The simplest message of each type."""
 
 
 def as_json(message: Any, **changes: object) -> bytes:
@@ -151,7 +128,7 @@ def test_missing_or_mistyped_field_is_named(kind: type, field: str) -> None:
         (EXAMPLES[Control], "random_actions", 1),
         (EXAMPLES[WorkerStatus], "worker", 2**16),
         (EXAMPLES[WorkerStatus], "state", "Sleeping"),
-        (LEARNER, "mean_return", "1"),
+        (EXAMPLES[LearnerStatus], "mean_return", "1"),
     ],
     ids=lambda value: "" if hasattr(value, "__slots__") else str(value)[:20],
 )
@@ -182,18 +159,18 @@ def test_message_over_a_mebibyte_is_refused_before_it_is_read() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf], ids=str)
 def test_mean_return_of_a_diverged_policy_arrives(value: float) -> None:
-    got = unpack(LearnerStatus, pack(LearnerStatus(**asdict(LEARNER) | {"mean_return": value}))).mean_return
+    got = unpack(LearnerStatus, pack(replace(EXAMPLES[LearnerStatus], mean_return=value))).mean_return
     assert got == value or (got is not None and math.isnan(got) and math.isnan(value))
 
 
 def test_error_that_names_an_odd_file_arrives_readable() -> None:
-    status = WorkerStatus(**asdict(EXAMPLES[WorkerStatus]) | {"error": "no file caf\udce9.xml, nor \N{SNOWMAN}"})
+    status = replace(EXAMPLES[WorkerStatus], error="no file caf\udce9.xml, nor \N{SNOWMAN}")
     assert unpack(WorkerStatus, pack(status)).error == "no file caf?.xml, nor \N{SNOWMAN}"
 
 
 def test_errors_of_workers_hold_nothing_that_a_terminal_obeys() -> None:
     odd = "a\x1b]0;title\x07\x9b2J\r\tb\n"
-    status = WorkerStatus(**asdict(EXAMPLES[WorkerStatus]) | {"error": odd, "answer": Answer(number=1, error=odd)})
+    status = replace(EXAMPLES[WorkerStatus], error=odd, answer=Answer(number=1, error=odd))
     arrived = unpack(WorkerStatus, pack(status))
     assert arrived.answer is not None
     assert arrived.error == arrived.answer.error == "a]0;title2J\tb\n"

@@ -1,26 +1,23 @@
 """What the server lets each role of a job do, on a real nats-server with the users that `start_nats_server` makes."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from itertools import islice
 
 import nats
 import pytest
 from nats.aio.client import Client
-from nats.js.errors import APIError
+from tests.job_server import Server, actor_critic, join_all
+from tests.waiting import wait_until
 
+import rollfleet
 from rollfleet_api.permissions import Role, inbox_prefix
 from rollfleet_api.ranks import ALONE, Rank
 from rollfleet_api.subjects import Subjects
 
-if TYPE_CHECKING:
-    from tests.job_server import Server
-
 OURS = Subjects(namespace="default", job="test")
 NOBODYS = "nobodys.subject"
-CONSUMER = f"{OURS.batches_stream}.{ALONE.consumer}"
 
 
 class Guest:
@@ -45,13 +42,9 @@ class Guest:
     async def refused_to_subscribe(self, subjects: list[str]) -> set[str]:
         return await self.refusals(self.client.subscribe, subjects)
 
-    async def last(self, subject: str) -> bytes:
-        request = f"$JS.API.DIRECT.GET.{OURS.state_stream}.{subject}"
-        return (await self.client.request(request, timeout=5)).data
-
 
 @asynccontextmanager
-async def guest(server: "Server", role: Role | None) -> AsyncIterator[Guest]:
+async def guest(server: Server, role: Role | None) -> AsyncIterator[Guest]:
     refused: asyncio.Queue[str] = asyncio.Queue()
 
     async def on_error(error: Exception) -> None:
@@ -93,25 +86,20 @@ OF_THE_WHOLE_SERVER = [
 ]
 
 
-async def test_worker_may_send_batches_take_its_lease_and_read_weights(server: "Server") -> None:
-    server.provision()
-    async with guest(server, Role.WORKER) as worker, guest(server, Role.LEARNER) as learner:
-        heard = await worker.client.subscribe(OURS.all_weights[0])
-        assert not await worker.refused_to_subscribe([OURS.control, OURS.taken(0), OURS.spec])
-        stream = worker.client.jetstream()
-        assert (await stream.publish(OURS.batch_chunk(0, 0), b"batch")).stream == OURS.batches_stream
-        assert (await stream.publish(OURS.worker(0), b"status")).stream == OURS.state_stream
-        first_only = {"Nats-Expected-Last-Subject-Sequence": "0"}
-        await stream.publish(OURS.lease(0), b"lease", headers=first_only)
-        with pytest.raises(APIError, match="wrong last sequence"):
-            await stream.publish(OURS.lease(0), b"lease", headers=first_only)
-        await learner.client.jetstream().publish(OURS.weights_of(None).chunk(1, 0), b"weights")
-        assert (await heard.next_msg(5)).data == b"weights"
-        assert await worker.last(OURS.weights_of(None).chunk(1, 0)) == b"weights"
-        assert worker.refused.empty()
+def test_a_job_needs_no_more_than_its_roles_may(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    job = server.provision(evaluation={"every": 1, "episodes": 1})
+    workers = [server.start_worker(job, 0, evaluates=evaluates) for evaluates in (False, True)]
+    with rollfleet.connect(job.key, actor_critic(), address=server.url(Role.LEARNER), timeout_s=10) as collector:
+        list(islice(collector, 3))
+        server.kill()
+        server.start_again()
+        list(islice(collector, 3))
+        wait_until(lambda: collector.evaluations)
+    join_all(workers)
+    assert "permissions violation" not in caplog.text
 
 
-async def test_worker_may_not_publish_on_subjects_of_learner_or_operator(server: "Server") -> None:
+async def test_worker_may_not_publish_on_subjects_of_learner_or_operator(server: Server) -> None:
     server.provision()
     forbidden = [OURS.control, OURS.manifest, OURS.weights_of(None).chunk(1, 0), OURS.learner, OURS.spec, OURS.taken(0)]
     forbidden += [OURS.rank(1), *administration(OURS.state_get), *consuming(OURS), *OF_THE_WHOLE_SERVER]
@@ -121,48 +109,18 @@ async def test_worker_may_not_publish_on_subjects_of_learner_or_operator(server:
         assert await worker.refused_to_publish(forbidden) == set(forbidden)
 
 
-async def test_worker_may_not_read_the_queue_of_batches(server: "Server") -> None:
+async def test_worker_may_not_read_the_queue_of_batches(server: Server) -> None:
     server.provision()
     forbidden = [f"$JS.API.DIRECT.GET.{OURS.batches_stream}", *consuming(OURS)]
     forbidden += [f"$JS.API.DIRECT.GET.{OURS.batches_stream}.{OURS.batch_chunk(1, 0)}"]
     async with guest(server, Role.WORKER) as worker:
         assert await worker.refused_to_publish(forbidden) == set(forbidden)
-        listening = [*OURS.batch_subjects, OURS.batch_chunk(1, 0), OURS.lease(1), OURS.worker(1), OURS.learner]
+        listening = [*OURS.batch_subjects, OURS.batch_chunk(1, 0), OURS.learner]
+        listening += [OURS.lease(1), OURS.worker(1), OURS.evaluation(1)]
         assert await worker.refused_to_subscribe(listening) == set(listening)
 
 
-async def test_worker_may_send_results_of_evaluations(server: "Server") -> None:
-    server.provision()
-    async with guest(server, Role.WORKER) as worker, guest(server, Role.LEARNER) as learner:
-        heard = await learner.client.subscribe(OURS.evaluations)
-        await learner.client.flush()
-        assert not await worker.refused_to_publish([OURS.evaluation(0)])
-        assert (await heard.next_msg(5)).data == b"{}"
-        assert await worker.refused_to_subscribe([OURS.evaluation(1)]) == {OURS.evaluation(1)}
-
-
-async def test_learner_may_steer_the_job_and_take_its_batches(server: "Server") -> None:
-    server.provision()
-    async with guest(server, Role.WORKER) as worker, guest(server, Role.LEARNER) as learner:
-        assert not await learner.refused_to_subscribe([OURS.workers, OURS.spec, OURS.ranks])
-        stream = learner.client.jetstream()
-        for subject in (OURS.control, OURS.weights_of(None).chunk(1, 0), OURS.manifest, OURS.learner):
-            assert (await stream.publish(subject, b"{}")).stream == OURS.state_stream
-        config = {"durable_name": ALONE.consumer, "ack_policy": "explicit"}
-        request = {"stream_name": OURS.batches_stream, "config": config}
-        await ask(learner, f"$JS.API.CONSUMER.DURABLE.CREATE.{CONSUMER}", request)
-        await worker.client.jetstream().publish(OURS.batch_chunk(0, 0), b"batch")
-        inbox = learner.client.new_inbox()
-        batches = await learner.client.subscribe(inbox)
-        await learner.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{CONSUMER}", b"", reply=inbox)
-        batch = await batches.next_msg(5)
-        assert batch.data == b"batch"
-        assert not await learner.refused_to_publish([batch.reply, OURS.taken(0)])
-        await ask(learner, f"$JS.API.CONSUMER.DELETE.{CONSUMER}", {})
-        assert learner.refused.empty()
-
-
-async def test_learner_may_not_pose_as_a_worker_or_an_operator(server: "Server") -> None:
+async def test_learner_may_not_pose_as_a_worker_or_an_operator(server: Server) -> None:
     server.provision()
     forbidden = [OURS.batch_chunk(0, 0), OURS.lease(0), OURS.worker(0), OURS.spec]
     forbidden += [*administration(), *OF_THE_WHOLE_SERVER, f"{inbox_prefix(OURS, Role.WORKER)}.x"]
@@ -170,17 +128,3 @@ async def test_learner_may_not_pose_as_a_worker_or_an_operator(server: "Server")
     forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}" for verb in ("CREATE", "NAMES", "LIST")]
     async with guest(server, Role.LEARNER) as learner:
         assert await learner.refused_to_publish(forbidden) == set(forbidden)
-
-
-async def test_no_client_connects_without_a_password(server: "Server") -> None:
-    for url in (f"nats://{server.host_port}", f"nats://worker:wrong@{server.host_port}"):
-        client = Client()
-        with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
-            await client.connect(url, allow_reconnect=False)
-        await client.close()
-
-
-async def ask(guest: Guest, subject: str, body: object) -> None:
-    data = json.dumps(body).encode() if body else b""
-    answer = (await guest.client.request(subject, data, timeout=5)).data
-    assert b'"error"' not in answer, answer

@@ -109,22 +109,6 @@ def test_several_documents_are_several_jobs_and_empty_ones_none() -> None:
     assert [job.metadata.name for job in read_jobs(text, origin="job.yaml")] == ["one", "two"]
 
 
-def test_message_names_the_line() -> None:
-    assert read_messages(TEXT.replace("64", "0")).startswith("job.yaml:8: spec.collect.framesPerBatch: must be")
-
-
-def test_message_names_the_document_where_there_are_several() -> None:
-    text = f"{TEXT}---\n{TEXT.replace('one', 'two').replace('64', '0')}"
-    assert read_messages(text).startswith("job.yaml:17 (document 2): spec.collect.framesPerBatch: must be")
-
-
-def test_second_job_of_the_same_name_is_refused() -> None:
-    expected = (
-        "job.yaml:12 (document 2): metadata.name: `default/one` is already the job of document 1; give it another name"
-    )
-    assert read_messages(f"{TEXT}---\n{TEXT}") == expected
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -136,9 +120,18 @@ def test_second_job_of_the_same_name_is_refused() -> None:
         ("[" * 5000, "job.yaml: not readable YAML: nested too deeply"),
         ("", "job.yaml: empty; expected a CollectorJob"),
         ("---\n# nothing\n", "job.yaml: empty; expected a CollectorJob"),
+        (TEXT.replace("64", "0"), "job.yaml:8: spec.collect.framesPerBatch: must be"),
+        (
+            f"{TEXT}---\n{TEXT.replace('one', 'two').replace('64', '0')}",
+            "job.yaml:17 (document 2): spec.collect.framesPerBatch: must be",
+        ),
+        (
+            f"{TEXT}---\n{TEXT}",
+            "job.yaml:12 (document 2): metadata.name: `default/one` is already the job of document 1; give it another",
+        ),
     ],
 )
-def test_invalid_yaml_is_reported_with_its_place(text: str, expected: str) -> None:
+def test_an_invalid_file_is_reported_with_its_place(text: str, expected: str) -> None:
     assert read_messages(text).startswith(expected)
 
 

@@ -6,13 +6,15 @@ import re
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.api.job_data import job_data
 
 INSTALL_S = 180
 PAUSED_S = 0.2  # between two looks
@@ -101,6 +103,10 @@ class Lab:
     def apply(self, manifest: dict[str, Any]) -> None:
         self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
 
+    def patch(self, name: str, **spec: Any) -> None:
+        """Edit a job's spec."""
+        self.kubectl("patch", f"collectorjob/{name}", "--type=merge", f"--patch={json.dumps({'spec': spec})}")
+
     def get(self, kind: str, name: str) -> dict[str, Any]:
         """An object; empty: there is none."""
         text = self.kubectl("get", kind, name, "--output=json", "--ignore-not-found")
@@ -140,6 +146,11 @@ class Lab:
         found: list[dict[str, Any]] = json.loads(text)["items"]
         return found
 
+    def uids(self, *roles: str) -> set[str]:
+        """The pods of these roles that are not on their way out, each by what no other ever has."""
+        found = [pod["metadata"] for role in roles for pod in self.pods(role)]
+        return {metadata["uid"] for metadata in found if "deletionTimestamp" not in metadata}
+
     def condition(self, name: str, kind: str) -> dict[str, Any]:
         """A condition of a job; empty: not reported yet."""
         found: list[dict[str, Any]] = self.status(name).get("conditions", [])
@@ -164,6 +175,29 @@ class Lab:
         run("kubectl", "delete", "namespace", self.namespace, "--timeout=120s")
 
 
+def wait_for(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.5)
+
+
+@contextmanager
+def user(lab: Lab, name: str, role: str, kubeconfig: Path) -> Iterator[None]:
+    """Write the kubeconfig of a user who may work in the lab's namespace, and has this role of the release's."""
+    account, binding = f"--serviceaccount={lab.namespace}:{name}", f"{lab.namespace}-{name}"
+    lab.kubectl("create", "serviceaccount", name)
+    lab.kubectl("create", "rolebinding", name, "--clusterrole=rollfleet-user", account)
+    lab.release.kubectl("create", "rolebinding", binding, f"--role={role}", account)
+    config: dict[str, Any] = yaml.safe_load(run("kubectl", "config", "view", "--raw", "--minify", "--flatten"))
+    token = lab.kubectl("create", "token", name, "--duration=1h").strip()
+    config["users"] = [{"name": name, "user": {"token": token}}]
+    config["contexts"][0]["context"] |= {"user": name, "namespace": lab.namespace}
+    kubeconfig.write_text(yaml.safe_dump(config))
+    yield
+    lab.release.kubectl("delete", "rolebinding", binding)
+
+
 def restricted(namespace: str) -> str:
     """A namespace that enforces Pod Security "restricted"."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -174,21 +208,17 @@ def counting_job(lab: Lab, repository: Path) -> dict[str, Any]:
     """A job whose learner takes some batches a second and trains nothing; that learner's code is in the lab."""
     code = repository / "tests/cluster/counting_learner.py"
     lab.kubectl("create", "configmap", "learner", f"--from-file=learner.py={code}")
-    return {
-        "apiVersion": "rollfleet.dev/v1alpha1",
-        "kind": "CollectorJob",
-        "metadata": {"name": "counting"},
-        "spec": {
-            "workers": 2,
-            "mode": "Sync",
-            "env": {"id": "CartPole-v1", "numEnvs": 4},
-            "policy": {"mlp": {"hidden": [64, 64]}},
-            "collect": {"framesPerBatch": 512},
-            "weights": {"interval": 1},
-            "delivery": {"maxBytes": "64Mi"},
-            "learner": learner("/code/learner.py"),
-        },
-    }
+    return job_data(
+        {"name": "counting"},
+        workers=2,
+        mode="Sync",
+        env={"id": "CartPole-v1", "numEnvs": 4},
+        policy={"mlp": {"hidden": [64, 64]}},
+        collect={"framesPerBatch": 512},
+        weights={"interval": 1},
+        delivery={"maxBytes": "64Mi"},
+        learner=learner("/code/learner.py"),
+    )
 
 
 def learner(*command: str) -> dict[str, Any]:

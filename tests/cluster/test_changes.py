@@ -1,6 +1,5 @@
 """A job that is changed while it runs. One job for all of these tests; each leaves two workers that collect."""
 
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -15,141 +14,122 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 NAME = "counting"
 
 
-class Running:
-    def __init__(self, lab: Lab, manifest: dict[str, Any]) -> None:
-        self.lab, self.manifest = lab, manifest
-        lab.apply(manifest)
-        lab.wait_for_workers(NAME, 2)
-        self.collects()
-
-    def collects(self) -> dict[str, Any]:
-        """Wait until the learner took some more batches; the status that says so."""
-        frames = self.lab.status(NAME).get("frames", 0)
-        return self.lab.wait_for_frames(NAME, more_than=frames + 5 * 512)
-
-    def patch(self, **spec: Any) -> None:
-        self.lab.kubectl("patch", f"collectorjob/{NAME}", "--type=merge", f"--patch={json.dumps({'spec': spec})}")
-
-    def pods(self, role: str) -> set[str]:
-        """The pods of a role that are not on their way out, each by what no other ever has."""
-        found = self.lab.pods(role)
-        return {pod["metadata"]["uid"] for pod in found if "deletionTimestamp" not in pod["metadata"]}
-
-
 @pytest.fixture(scope="module")
-def running(release: Release, repository: Path) -> Iterator[Running]:
+def running(release: Release, repository: Path) -> Iterator[Lab]:
     """The job, with two workers that collect."""
     lab = Lab(release)
-    yield Running(lab, counting_job(lab, repository))
+    lab.apply(counting_job(lab, repository))
+    lab.wait_for_workers(NAME, 2)
+    collects(lab)
+    yield lab
     lab.remove()
 
 
-def test_two_workers_become_four_and_one_while_the_same_learner_iterates(running: Running) -> None:
-    lab, learner = running.lab, running.pods("learner")
+def collects(lab: Lab) -> dict[str, Any]:
+    """Wait until the learner took some more batches; the status that says so."""
+    frames = lab.status(NAME).get("frames", 0)
+    return lab.wait_for_frames(NAME, more_than=frames + 5 * 512)
+
+
+def test_two_workers_become_four_and_one_while_the_same_learner_iterates(running: Lab) -> None:
+    learner = running.uids("learner")
     for count in (4, 1, 2):
-        staying = running.pods("worker")
-        lab.kubectl("scale", f"collectorjob/{NAME}", f"--replicas={count}")
-        lab.wait_for_workers(NAME, count)
-        running.collects()
-        now = running.pods("worker")
+        staying = running.uids("worker")
+        running.kubectl("scale", f"collectorjob/{NAME}", f"--replicas={count}")
+        running.wait_for_workers(NAME, count)
+        collects(running)
+        now = running.uids("worker")
         assert now <= staying or staying <= now, "who was there and is still wanted was not restarted"
-    assert running.pods("learner") == learner
+    assert running.uids("learner") == learner
     # A batch of a Sync job holds what all of its workers have collected, four environments each. Those that are added
     # take part once they are heard of, one perhaps a round before the other.
-    sizes = [int(size) for size in re.findall(r"frames, (\d+) environments", lab.logs("learner"))]
+    sizes = [int(size) for size in re.findall(r"frames, (\d+) environments", running.logs("learner"))]
     assert set(sizes) <= {4, 8, 12, 16}
     in_order = iter(sizes)
     assert all(size in in_order for size in (8, 16, 4, 8)), sizes
 
 
-def test_a_suspended_job_has_no_pods_and_goes_on_with_the_next_version(running: Running) -> None:
-    lab = running.lab
-    running.patch(suspend=True)
-    lab.kubectl("wait", "--for=delete", "pods", "--all", "--timeout=120s")
-    lab.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Suspended", "--timeout=30s")
-    before = lab.status(NAME)
+def test_a_suspended_job_has_no_pods_and_goes_on_with_the_next_version(running: Lab) -> None:
+    running.patch(NAME, suspend=True)
+    running.kubectl("wait", "--for=delete", "pods", "--all", "--timeout=120s")
+    running.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Suspended", "--timeout=30s")
+    before = running.status(NAME)
     assert (before["phase"], before["gpus"], before["workers"]["desired"]) == ("Suspended", 0, 0)
 
-    running.patch(suspend=False)
-    lab.wait_for_workers(NAME, 2)
-    after = running.collects()
+    running.patch(NAME, suspend=False)
+    running.wait_for_workers(NAME, 2)
+    after = collects(running)
     assert after["publishedVersion"] > before["publishedVersion"]
-    result = re.search(r"connected at version (\d+) and (\d+) frames", lab.logs("learner"))
+    result = re.search(r"connected at version (\d+) and (\d+) frames", running.logs("learner"))
     assert result
     assert int(result[1]) >= before["publishedVersion"]
     assert int(result[2]) >= before["frames"]
 
 
-def test_another_image_brings_other_pods_and_a_template_other_workers_to_the_same_learner(running: Running) -> None:
-    lab = running.lab
-
+def test_another_image_brings_other_pods_and_a_template_other_workers_to_the_same_learner(running: Lab) -> None:
     def change(**changes: Any) -> tuple[set[str], set[str]]:
         """Edit the job, wait for other workers, and return the UIDs of its learner's pods before and after."""
-        learner, workers = running.pods("learner"), running.pods("worker")
-        running.patch(**changes)
-        lab.wait_until(NAME, lambda _: not workers & running.pods("worker"), "other pods")
-        lab.wait_for_workers(NAME, 2)
-        running.collects()
-        return learner, running.pods("learner")
+        learner, workers = running.uids("learner"), running.uids("worker")
+        running.patch(NAME, **changes)
+        running.wait_until(NAME, lambda _: not workers & running.uids("worker"), "other pods")
+        running.wait_for_workers(NAME, 2)
+        collects(running)
+        return learner, running.uids("learner")
 
     # What runs already, under its name: another image to the job, and to its learner, which has none of its own.
-    before, after = change(image=lab.release.worker_image)
+    before, after = change(image=running.release.worker_image)
     assert not before & after
     before, after = change(template={"metadata": {"annotations": {"changed": "true"}}})
     assert before == after
-    for pod in lab.pods("worker"):
-        assert pod["spec"]["containers"][0]["image"] == lab.release.worker_image
+    for pod in running.pods("worker"):
+        assert pod["spec"]["containers"][0]["image"] == running.release.worker_image
         assert pod["metadata"]["annotations"]["changed"] == "true"
 
 
-def test_missing_image_is_reported_and_a_correct_one_fixes_the_job(running: Running) -> None:
-    lab, right = running.lab, running.lab.release.worker_image
-    running.patch(image=f"{right}-absent")
-    lab.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Degraded", "--timeout=120s")
-    assert lab.condition(NAME, "Degraded")["reason"] == "ImagePullFailed"
-    running.patch(image=right)
-    lab.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Degraded=false", "--timeout=120s")
-    lab.wait_for_workers(NAME, 2)
-    running.collects()
-    running.patch(image=None)  # as the other tests find it
-    lab.wait_for_workers(NAME, 2)
-    running.collects()
+def test_missing_image_is_reported_and_a_correct_one_fixes_the_job(running: Lab) -> None:
+    right = running.release.worker_image
+    running.patch(NAME, image=f"{right}-absent")
+    running.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Degraded", "--timeout=120s")
+    assert running.condition(NAME, "Degraded")["reason"] == "ImagePullFailed"
+    running.patch(NAME, image=right)
+    running.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Degraded=false", "--timeout=120s")
+    running.wait_for_workers(NAME, 2)
+    collects(running)
+    running.patch(NAME, image=None)  # as the other tests find it
+    running.wait_for_workers(NAME, 2)
+    collects(running)
 
 
-def test_kubectl_rollfleet_shows_the_job_and_steers_it(running: Running) -> None:
-    lab = running.lab
+def test_kubectl_rollfleet_shows_the_job_and_steers_it(running: Lab) -> None:
     plugin = str(Path(sys.executable).with_name("kubectl-rollfleet"))
 
     def rollfleet(*arguments: str) -> str:
-        return run(plugin, *arguments, f"--namespace={lab.namespace}")
+        return run(plugin, *arguments, f"--namespace={running.namespace}")
 
-    assert f"{lab.namespace}/{NAME}" in rollfleet("top")
+    assert f"{running.namespace}/{NAME}" in rollfleet("top")
     assert re.findall(r"^\s*(\d+)\s+Running\b", rollfleet("top", NAME), re.MULTILINE) == ["0", "1"]
-    assert rollfleet("describe", NAME).strip().startswith(f"{lab.namespace}/{NAME} is Running")
+    assert rollfleet("describe", NAME).strip().startswith(f"{running.namespace}/{NAME} is Running")
     assert "connected at version" in rollfleet("logs", NAME, "--learner")
     for count in (3, 2):
         rollfleet("scale", NAME, str(count))
-        lab.wait_for_workers(NAME, count)
+        running.wait_for_workers(NAME, count)
     rollfleet("suspend", NAME)
-    lab.kubectl("wait", "--for=delete", "pods", "--all", "--timeout=120s")
+    running.kubectl("wait", "--for=delete", "pods", "--all", "--timeout=120s")
     rollfleet("resume", NAME)
-    lab.wait_for_workers(NAME, 2)
-    running.collects()
+    running.wait_for_workers(NAME, 2)
+    collects(running)
 
 
 def test_the_learner_that_runs_follows_the_interval_and_the_total_of_frames(lab: Lab, counting: dict[str, Any]) -> None:
-    def edit(**spec: Any) -> None:
-        lab.kubectl("patch", f"collectorjob/{NAME}", "--type=merge", f"--patch={json.dumps({'spec': spec})}")
-
     lab.apply(counting)
     frames = lab.wait_for_frames(NAME, more_than=5 * 512)["frames"]
     (pod,) = lab.pods("learner")
-    edit(weights={"interval": 1000})
+    lab.patch(NAME, weights={"interval": 1000})
     before = lab.wait_for_frames(NAME, more_than=frames + 20 * 512)
     after = lab.wait_for_frames(NAME, more_than=before["frames"] + 50 * 512)
     assert after["publishedVersion"] == before["publishedVersion"]
     total = after["frames"] + 10 * 512
-    edit(collect={"totalFrames": total})
+    lab.patch(NAME, collect={"totalFrames": total})
     lab.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Complete", "--timeout=120s")
     assert lab.status(NAME)["frames"] == total
     assert [each["metadata"]["uid"] for each in lab.pods("learner")] == [pod["metadata"]["uid"]]

@@ -34,13 +34,13 @@ def test_a_job_whose_learner_is_deleted_in_mid_run_completes(lab: Lab, counting:
     lab.apply(counting)
     before = lab.wait_for_frames("counting", more_than=10_000)
     (gone,) = lab.pods("learner")
-    workers = {pod["metadata"]["uid"] for pod in lab.pods("worker")}
+    workers = lab.uids("worker")
     lab.kubectl("delete", "pod", gone["metadata"]["name"])
 
     lab.kubectl("wait", "collectorjob/counting", "--for=condition=Complete", "--timeout=300s")
     (successor,) = lab.pods("learner")
     assert successor["metadata"]["uid"] != gone["metadata"]["uid"]
-    assert {pod["metadata"]["uid"] for pod in lab.pods("worker")} == workers, "no worker was restarted"
+    assert lab.uids("worker") == workers, "no worker was restarted"
     version, frames = started_from(lab.logs("learner"))
     assert version >= before["publishedVersion"]
     assert before["frames"] <= frames < total, "it went on from where the deleted one had been"

@@ -4,15 +4,13 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from tests.api.job_data import job_data
-from tests.cluster.lab import Lab, run
+from tests.cluster.lab import Lab, user, wait_for
 from tests.notebooks import shown_by
 from tests.running import running
 
@@ -20,8 +18,6 @@ from rollfleet import Cluster, Jobs, connect
 from rollfleet.errors import ClusterError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
-
-USER = "outside"  # a ServiceAccount of the lab
 
 TORCHRL = """
 import torch
@@ -63,27 +59,10 @@ with rollfleet.connect(policy=None) as collector:
 @pytest.fixture
 def as_user(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The kubeconfig of a user who may do only what a learner outside of the cluster needs."""
-    account = f"--serviceaccount={lab.namespace}:{USER}"
-    lab.kubectl("create", "serviceaccount", USER)
-    lab.kubectl("create", "rolebinding", USER, "--clusterrole=rollfleet-user", account)
-    lab.release.kubectl("create", "rolebinding", lab.namespace, "--role=rollfleet-tunnel", account)
-    config: dict[str, Any] = yaml.safe_load(run("kubectl", "config", "view", "--raw", "--minify", "--flatten"))
-    token = lab.kubectl("create", "token", USER, "--duration=1h").strip()
-    config["users"] = [{"name": USER, "user": {"token": token}}]
-    config["contexts"][0]["context"] |= {"user": USER, "namespace": lab.namespace}
     path = tmp_path / "kubeconfig"
-    path.write_text(yaml.safe_dump(config))
-    with monkeypatch.context() as patch:
+    with user(lab, "outside", "rollfleet-tunnel", path), monkeypatch.context() as patch:
         patch.setenv("KUBECONFIG", str(path))
         yield path
-    lab.release.kubectl("delete", "rolebinding", lab.namespace)
-
-
-def wait_for(condition: Callable[[], object], timeout_s: float) -> None:
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(1)
 
 
 def test_one_program_trains_on_the_cluster_and_leaves_nothing(lab: Lab, repository: Path, as_user: Path) -> None:

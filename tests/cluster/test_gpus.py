@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.api.job_data import job_data
 from tests.cluster.lab import Lab, run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
@@ -14,19 +15,8 @@ ASKED_S = 30  # within which a user is to know that a pod will find no node
 
 def gpu_job(*, workers: int, count: int) -> dict[str, Any]:
     """A job whose workers act at random and wait for a learner."""
-    return {
-        "apiVersion": "rollfleet.dev/v1alpha1",
-        "kind": "CollectorJob",
-        "metadata": {"name": "gpus"},
-        "spec": {
-            "workers": workers,
-            "env": {"id": "CartPole-v1"},
-            "policy": {"random": {}},
-            "collect": {"framesPerBatch": 64},
-            "resources": {"gpu": {"count": count}},
-            "delivery": {"maxBytes": "16Mi"},
-        },
-    }
+    resources, delivery = {"gpu": {"count": count}}, {"maxBytes": "16Mi"}
+    return job_data({"name": "gpus"}, workers=workers, policy={"random": {}}, resources=resources, delivery=delivery)
 
 
 @pytest.fixture
@@ -43,7 +33,7 @@ def test_four_workers_take_four_gpus_and_a_fifth_reports_that_none_is_left(lab: 
     lab.apply(gpu_job(workers=4, count=1))
     lab.wait_for_workers("gpus", 4)
     assert lab.status("gpus")["gpus"] == 4
-    placed = {pod["metadata"]["uid"] for pod in lab.pods("worker")}
+    placed = lab.uids("worker")
     for pod in lab.pods("worker"):
         assert pod["spec"]["containers"][0]["resources"]["limits"][RESOURCE] == "1"
 
@@ -59,7 +49,7 @@ def test_four_workers_take_four_gpus_and_a_fifth_reports_that_none_is_left(lab: 
 
     lab.kubectl("scale", "collectorjob/gpus", "--replicas=4")
     lab.kubectl("wait", "collectorjob/gpus", "--for=condition=Degraded=false", f"--timeout={ASKED_S}s")
-    assert {pod["metadata"]["uid"] for pod in lab.pods("worker")} == placed, "those with a GPU kept it"
+    assert lab.uids("worker") == placed, "those with a GPU kept it"
 
 
 @pytest.mark.usefixtures("four_gpus")

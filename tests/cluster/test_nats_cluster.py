@@ -14,19 +14,12 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
 
 MOST_PAUSE_S = 30.0  # NATS elects a leader within 10 s; the rest is for a busy machine
-ANY_NODE = {
-    "podAntiAffinity": {
-        "preferredDuringSchedulingIgnoredDuringExecution": [
-            {
-                "weight": 1,
-                "podAffinityTerm": {
-                    "topologyKey": "kubernetes.io/hostname",
-                    "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "nats"}},
-                },
-            }
-        ]
-    }
+BESIDE_OTHERS = {
+    "topologyKey": "kubernetes.io/hostname",
+    "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "nats"}},
 }
+PREFERRED = [{"weight": 1, "podAffinityTerm": BESIDE_OTHERS}]
+ANY_NODE = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": PREFERRED}}
 VALUES = (
     "--set=nats.replicas=3",
     "--set=nats.resources.requests.cpu=50m",
@@ -54,11 +47,7 @@ def before(lab: Lab, counting: dict[str, Any]) -> set[str]:
     lab.apply(counting)
     lab.wait_for_workers("counting", 2)
     lab.wait_for_frames("counting", more_than=10_000)
-    return pods(lab)
-
-
-def pods(lab: Lab) -> set[str]:
-    return {pod["metadata"]["uid"] for role in ("worker", "learner") for pod in lab.pods(role)}
+    return lab.uids("worker", "learner")
 
 
 def uid(release: Release, pod: str) -> str:
@@ -82,7 +71,7 @@ def is_replaced(release: Release, pod: str, before: str) -> None:
 def check(lab: Lab, before: set[str]) -> None:
     """Check that nothing was restarted or lost, and that the learner never waited for long."""
     goes_on(lab)
-    assert pods(lab) == before
+    assert lab.uids("worker", "learner") == before
     assert lab.missed() == 0
     assert lab.longest_pause_s() < MOST_PAUSE_S
 

@@ -3,22 +3,18 @@
 import json
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from tests.cluster.lab import Lab, Release, counting_job, run
+from tests.cluster.lab import Lab, Release, counting_job, user, wait_for
 from tests.running import running
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
-
-USER = "alice"  # a ServiceAccount of the lab
 
 
 class Page:
@@ -40,20 +36,11 @@ class Page:
 
 
 @pytest.fixture
-def kubeconfig(lab: Lab, release: Release, tmp_path: Path) -> Iterator[Path]:
+def kubeconfig(lab: Lab, tmp_path: Path) -> Iterator[Path]:
     """The kubeconfig of a user of the lab's namespace who may reach the page."""
-    account = f"--serviceaccount={lab.namespace}:{USER}"
-    lab.kubectl("create", "serviceaccount", USER)
-    lab.kubectl("create", "rolebinding", USER, "--clusterrole=rollfleet-user", account)
-    release.kubectl("create", "rolebinding", f"{lab.namespace}-ui", "--role=rollfleet-ui", account)
-    config: dict[str, Any] = yaml.safe_load(run("kubectl", "config", "view", "--raw", "--minify", "--flatten"))
-    token = lab.kubectl("create", "token", USER, "--duration=1h").strip()
-    config["users"] = [{"name": USER, "user": {"token": token}}]
-    config["contexts"][0]["context"] |= {"user": USER, "namespace": lab.namespace}
     path = tmp_path / "kubeconfig"
-    path.write_text(yaml.safe_dump(config))
-    yield path
-    release.kubectl("delete", "rolebinding", f"{lab.namespace}-ui")
+    with user(lab, "alice", "rollfleet-ui", path):
+        yield path
 
 
 @pytest.fixture
@@ -77,13 +64,6 @@ def theirs(release: Release, repository: Path) -> Iterator[Lab]:
     theirs.apply(job)
     yield theirs
     theirs.remove()
-
-
-def wait_for(condition: Callable[[], object], timeout_s: float = 120) -> None:
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.5)
 
 
 def test_a_user_watches_the_jobs_of_one_namespace(
@@ -111,7 +91,7 @@ def test_a_user_watches_the_jobs_of_one_namespace(
     lab.kubectl("delete", "pod", pod, "--wait=false")
     wait_for(lambda: {"WorkerEnded", "WorkerBack"} <= kinds(page, key))
 
-    lab.kubectl("patch", "collectorjob/counting", "--type=merge", '--patch={"spec": {"workers": 3}}')
+    lab.patch("counting", workers=3)
     wait_for(lambda: "Scaled" in kinds(page, key))
     before = page.get(f"/jobs/{key}/history")[1]["time"]
     release.kubectl("rollout", "restart", "deployment/rollfleet")

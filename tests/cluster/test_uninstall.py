@@ -54,5 +54,5 @@ def test_new_installation_takes_over_the_jobs(release: Release, lab: Lab, counti
     lab.kubectl("wait", "collectorjob/counting", "--for=condition=Suspended", "--timeout=60s")
     release.uninstall()
     release.install()
-    lab.kubectl("patch", "collectorjob/counting", "--type=merge", '--patch={"spec": {"suspend": false}}')
+    lab.patch("counting", suspend=False)
     lab.wait_for_frames("counting", more_than=0)

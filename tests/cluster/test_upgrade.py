@@ -17,28 +17,19 @@ def test_an_upgrade_restarts_neither_workers_nor_learner_nor_nats(
     lab.apply(counting)
     lab.wait_for_workers("counting", 2)
     frames = lab.wait_for_frames("counting", more_than=0)["frames"]
-    operator, jobs = installed(release, "operator"), pods(lab)
+    operator, jobs = installed(release, "operator"), lab.uids("worker", "learner")
     nats = installed(release, "nats")
 
     chart = shutil.copytree(repository / "charts/rollfleet", tmp_path / "rollfleet")
     version = re.sub(r"(?m)^version: .*$", "version: 99.0.0", (chart / "Chart.yaml").read_text())
     (chart / "Chart.yaml").write_text(version)
     try:
-        run(
-            "helm",
-            "upgrade",
-            "rollfleet",
-            str(chart),
-            f"--namespace={release.namespace}",
-            "--reset-then-reuse-values",
-            "--set=worker.image.tag=of-the-next-version",
-            "--wait",
-            "--timeout=180s",
-        )
+        options = ["--reset-then-reuse-values", "--set=worker.image.tag=of-the-next-version", "--timeout=180s"]
+        run("helm", "upgrade", "rollfleet", str(chart), f"--namespace={release.namespace}", "--wait", *options)
         lab.wait_for_frames("counting", more_than=frames + 50 * 512)
         assert not installed(release, "operator") & operator, "it is another one"
         assert installed(release, "nats") == nats
-        assert pods(lab) == jobs
+        assert lab.uids("worker", "learner") == jobs
     finally:
         release.install()
 
@@ -47,7 +38,3 @@ def installed(release: Release, component: str) -> set[str]:
     """The pods of a part of the installation, each by what no other ever has."""
     selector = f"--selector=app.kubernetes.io/component={component}"
     return set(release.kubectl("get", "pods", selector, "--output=jsonpath={.items[*].metadata.uid}").split())
-
-
-def pods(lab: Lab) -> set[str]:
-    return {pod["metadata"]["uid"] for role in ("worker", "learner") for pod in lab.pods(role)}

@@ -29,26 +29,11 @@ DECODERS = {*MESSAGES, b"0", b"1", b"2", b"3", b"j"}
 kept = st.sampled_from(sorted(CORPUS.iterdir())).map(Path.read_bytes)
 offsets, bytes_, more = st.integers(0, 1 << 12), st.binary(max_size=9), st.sampled_from([0, 0, 0, 1, 5])
 changes = st.lists(st.tuples(offsets, bytes_, more), max_size=6)
+OF_STEPS = [("observation",), ("action",), ("other",), REWARD, TERMINATED, TRUNCATED, TRAJECTORY, VERSION, MASK]
 PARTS = [
-    *(
-        ("steps", *key)
-        for key in (
-            ("observation",),
-            ("action",),
-            REWARD,
-            TERMINATED,
-            TRUNCATED,
-            TRAJECTORY,
-            VERSION,
-            MASK,
-            STEP_COUNT,
-            IS_INIT,
-        )
-    ),
+    *(("steps", *key) for key in [*OF_STEPS, STEP_COUNT, IS_INIT]),
     *((part, "observation") for part in ("final", "folded images", "folded begins", "folded form")),
-    ("steps", "other"),
-    ("episodes", "returns"),
-    ("episodes", "lengths"),
+    *(("episodes", name) for name in ("returns", "lengths")),
 ]
 OBSERVED = {(part, "observation") for part in ("steps", "final", "folded images")}
 shapes = st.sampled_from([(1, 2), (1, 2, 1), (1, 1), (1, 2, 3, 2), (3, 3)]) | st.lists(st.integers(0, 3), max_size=4)

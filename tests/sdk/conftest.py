@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from tests.job_server import Server
+from tests.running import alive
 from tests.sdk.places import Collect, CollectInProcesses
 
 import rollfleet
@@ -64,16 +65,9 @@ def started() -> Callable[..., list[psutil.Process]]:
 
     def started(*, recursive: bool = False) -> list[psutil.Process]:
         children = set(psutil.Process().children(recursive=recursive)) - before
-        return sorted(filter(_lives, children), key=lambda each: each.pid)
+        return sorted((each for each in children if alive(each.pid)), key=lambda each: each.pid)
 
     return started
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:  # since it was listed
-        return False
 
 
 @pytest.fixture(scope="module")

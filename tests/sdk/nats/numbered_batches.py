@@ -36,11 +36,17 @@ META = BatchMeta(session=1, round=0, version=1, frames=6)
 
 
 def publish(
-    link: Link, value: float, identity: Identity, *, chunk_bytes: int = 1 << 16, only: int | None = None, size: int = 4
+    link: Link,
+    value: float,
+    identity: Identity,
+    *,
+    chunk_bytes: int = 1 << 16,
+    chunks: slice = slice(None),
+    size: int = 4,
 ) -> None:
-    """Publish a batch without the checks of a transport; `only`: this many of its chunks."""
-    chunks = list(split(pack_fragment(fragment(value, size=size), META), identity, max_chunk_bytes=chunk_bytes))
-    for index, chunk in enumerate(chunks[:only]):
+    """Publish these chunks of a batch, without the checks of a transport."""
+    cut = split(pack_fragment(fragment(value, size=size), META), identity, max_chunk_bytes=chunk_bytes)
+    for index, chunk in list(enumerate(cut))[chunks]:
         subject = link.subjects.batch_chunk(identity.worker, index)
         link.call(link.js.publish(subject, chunk), timeout_s=5)
 

@@ -4,7 +4,8 @@ import asyncio
 import json
 import random
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,12 @@ from rollfleet.nats.embedded_server import CONFIG, NatsServer, start_nats_server
 from rollfleet_api.subjects import Subjects
 
 SIZES = (0, 1, 100, LARGE_BYTES - 1, LARGE_BYTES, LARGE_BYTES + 1, 300_000, 1_000_000)
-LOOPS = (asyncio.new_event_loop, uvloop.new_event_loop)
-Payload = bytes | Pieces
+LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+Loop = Callable[[], asyncio.AbstractEventLoop]
 
 
-def sizes(count: int) -> list[int]:
-    """Of messages of every kind behind each other."""
-    return [*SIZES, *random.Random(0).choices(SIZES, k=count)]
-
-
-def in_pieces(data: bytes) -> Payload:
-    """Cut at random offsets."""
+def in_pieces(data: bytes) -> Any:
+    """Cut in three."""
     half = max(1, len(data) // 2)
     return Pieces(data[:1], memoryview(data)[1:half], bytearray(data[half:]))
 
@@ -42,9 +38,10 @@ async def flush(client: NatsClient) -> None:
     await client.flush()
 
 
-async def carried(sender: NatsClient, receiver: NatsClient, count: int, form: Callable[[bytes], Payload]) -> None:
-    """Send many, some with headers, some answered, and check all that arrives."""
-    payloads = [random.Random(n).randbytes(size) for n, size in enumerate(sizes(count))]
+async def carried(sender: Client, receiver: NatsClient) -> None:
+    """Send many messages of every size, some with headers, some answered, and check all that arrives."""
+    sizes = [*SIZES, *random.Random(0).choices(SIZES, k=100)]
+    payloads = [random.Random(n).randbytes(size) for n, size in enumerate(sizes)]
     came: list[Msg] = []
     all_came = asyncio.Event()
 
@@ -57,7 +54,7 @@ async def carried(sender: NatsClient, receiver: NatsClient, count: int, form: Ca
     await flush(receiver)
     for n, data in enumerate(payloads):
         headers = {"Number": str(n)} if n % 2 else None
-        await sender.publish(f"large.{n}", form(data), headers=headers)  # type: ignore[arg-type]
+        await sender.publish(f"large.{n}", in_pieces(data), headers=headers)
         if n % 10 == 0:
             await sender.flush()
     await flush(sender)
@@ -67,114 +64,82 @@ async def carried(sender: NatsClient, receiver: NatsClient, count: int, form: Ca
         assert message.subject == f"large.{n}"
         assert message.data == data
         assert (message.headers or {}).get("Number") == (str(n) if n % 2 else None)
+    await sender.close()
+    await receiver.close()
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize(("sender", "receiver"), [(Client, Client), (Client, NatsClient)])
-def test_messages_arrive_between_this_client_and_plain_ones(
-    server: Server,
-    loop: Callable[[], asyncio.AbstractEventLoop],
-    sender: type[NatsClient],
-    receiver: type[NatsClient],
-) -> None:
+@LOOPS
+@pytest.mark.parametrize("kind", [Client, NatsClient])
+def test_messages_arrive_at_this_client_and_at_a_plain_one(server: Server, loop: Loop, kind: type[NatsClient]) -> None:
     async def main() -> None:
-        ends = sender(), receiver()
-        for each in ends:
+        sender, receiver = Client(), kind()
+        for each in (sender, receiver):
             await each.connect(server.url())
-        await carried(*ends, count=100, form=in_pieces if sender is Client else bytes)
-        for each in ends:
-            await each.close()
+        await carried(sender, receiver)
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(main())
 
 
-@pytest.fixture
-def trusting() -> ssl.SSLContext:
-    """Trust the certificate of `tls_server`."""
-    return ssl.create_default_context()
-
-
-@pytest.fixture
-def tls_server(tmp_path: Path, trusting: ssl.SSLContext) -> Callable[[], Awaitable[NatsServer]]:
-    """Start a server over TLS."""
-    authority = trustme.CA()
-    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+@asynccontextmanager
+async def tls_server(folder: Path) -> AsyncIterator[tuple[NatsServer, ssl.SSLContext]]:
+    """A server over TLS, and a context that trusts its certificate."""
+    authority, certificate, key = trustme.CA(), folder / "tls.crt", folder / "tls.key"
     issued = authority.issue_cert("127.0.0.1")
     issued.cert_chain_pems[0].write_to_path(certificate)
     issued.private_key_pem.write_to_path(key)
+    trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
-
-    async def start() -> NatsServer:
-        server = await start_nats_server(Subjects.parse("tls"), tmp_path)
+    server = await start_nats_server(Subjects.parse("tls"), folder)
+    await server.child.stop(5.0)
+    config, tls = folder / CONFIG, {"cert_file": str(certificate), "key_file": str(key)}
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"tls": tls}))
+    await server.start_again()
+    try:
+        yield server, trusting
+    finally:
         await server.child.stop(5.0)
-        config = tmp_path / CONFIG
-        tls = {"cert_file": str(certificate), "key_file": str(key)}
-        config.write_text(json.dumps(json.loads(config.read_text()) | {"tls": tls}))
-        await server.start_again()
-        return server
-
-    return start
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_messages_arrive_over_tls(
-    loop: Callable[[], asyncio.AbstractEventLoop],
-    tls_server: Callable[[], Awaitable[NatsServer]],
-    trusting: ssl.SSLContext,
-) -> None:
+@LOOPS
+def test_messages_arrive_over_tls(loop: Loop, tmp_path: Path) -> None:
     async def main() -> None:
-        server = await tls_server()
-        try:
-            ends = Client(), Client()
-            for each in ends:
+        async with tls_server(tmp_path) as (server, trusting):
+            sender, receiver = Client(), Client()
+            for each in (sender, receiver):
                 await each.connect(server.url(None), tls=trusting)
-            await carried(*ends, count=100, form=in_pieces)
-            for each in ends:
-                await each.close()
-        finally:
-            await server.child.stop(5.0)
+            await carried(sender, receiver)
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(main())
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@LOOPS
 @pytest.mark.parametrize("refused", [False, True])
 def test_an_end_of_a_connection_over_tls_is_no_warning(
-    loop: Callable[[], asyncio.AbstractEventLoop],
-    tls_server: Callable[[], Awaitable[NatsServer]],
-    trusting: ssl.SSLContext,
-    caplog: pytest.LogCaptureFixture,
-    refused: bool,
+    loop: Loop, tmp_path: Path, caplog: pytest.LogCaptureFixture, refused: bool
 ) -> None:
     async def main() -> None:
-        server, client, over = await tls_server(), Client(), asyncio.Event()
+        client, over = Client(), asyncio.Event()
 
         async def end(*_: object) -> None:
             over.set()
 
-        url = f"nats://admin:wrong@{server.host_port}" if refused else server.url(None)
-        options: dict[str, Any] = {
-            "disconnected_cb": end,
-            "error_cb": end,
-            "max_reconnect_attempts": -1,
-            "reconnect_time_wait": 0.1,
-        }
-        connecting = asyncio.ensure_future(client.connect(url, tls=trusting, **options))
-        try:
+        async with tls_server(tmp_path) as (server, trusting):
+            url = f"nats://admin:wrong@{server.host_port}" if refused else server.url(None)
+            again: dict[str, Any] = {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.1}
+            connected = client.connect(url, tls=trusting, disconnected_cb=end, error_cb=end, **again)
+            connecting = asyncio.ensure_future(connected)
             if not refused:
                 await connecting
                 await server.child.stop(5.0)
             async with asyncio.timeout(10):
                 await over.wait()
-        finally:
             connecting.cancel()
-            await server.child.stop(5.0)
-            await client.close()
-            if client._transport:
-                client._transport.close()  # type: ignore[no-untyped-call]
-            await asyncio.sleep(0)
+        await client.close()
+        if client._transport:
+            client._transport.close()  # type: ignore[no-untyped-call]
+        await asyncio.sleep(0)
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(main())

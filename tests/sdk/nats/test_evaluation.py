@@ -1,11 +1,7 @@
 """Evaluation workers over a real NATS: which versions they get, and what becomes of their results."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
-import pytest
 import torch
 from tests.job_server import Connect, Server, actor_critic
 from tests.waiting import wait_until
@@ -13,59 +9,10 @@ from tests.waiting import wait_until
 from rollfleet import Collector
 from rollfleet.nats.state import read_state
 from rollfleet.nats.streams import provision
-from rollfleet.nats.worker_transport import NatsWorkerTransport
-from rollfleet.transports.workload import Workload
-from rollfleet.worker.evaluation import EvaluationWorker
-from rollfleet_api.job import CollectorJob, EvaluationSpec
+from rollfleet_api.job import EvaluationSpec
 from rollfleet_api.messages import LearnerStatus
-from rollfleet_api.permissions import Role
 
 SPEC: dict[str, Any] = {"env": {"id": "CartPole-v1", "numEnvs": 2}, "evaluation": {"every": 3, "episodes": 2}}
-
-
-class EvaluationThread:
-    """An evaluation worker in a thread: the program's loop.
-
-    Attributes:
-        error: The error that ended it; None: it ended without one, or still runs.
-    """
-
-    def __init__(self, server: Server, job: CollectorJob, index: int) -> None:
-        assert job.spec.evaluation is not None
-        self.error: BaseException | None = None
-        transport = NatsWorkerTransport(server.link(Role.WORKER), index, job.spec.evaluation)
-        self._worker = EvaluationWorker(transport, Workload.of(job), index)
-        self._thread = threading.Thread(target=self._run, args=(transport,), daemon=True)
-        self._thread.start()
-
-    def _run(self, transport: NatsWorkerTransport) -> None:
-        try:
-            self._worker.run()
-        except BaseException as error:
-            self.error = error
-        finally:
-            self._worker.close()
-            transport.close()
-
-    def leave(self) -> None:
-        self._worker.leave()
-        self.join()
-
-    def join(self) -> None:
-        self._thread.join(20)
-        assert not self._thread.is_alive(), "the evaluation worker did not leave"
-
-
-@pytest.fixture
-def evaluate(server: Server) -> "Iterator[Any]":
-    with ExitStack() as stack:
-
-        def start(job: CollectorJob, index: int = 0) -> EvaluationThread:
-            thread = EvaluationThread(server, job, index)
-            stack.callback(thread.leave)
-            return thread
-
-        yield start
 
 
 def send(collector: Collector, version: int, **weights: Any) -> None:
@@ -78,10 +25,8 @@ def versions(collector: Collector) -> list[int]:
     return [each.version for each in collector.evaluations]
 
 
-def test_multiples_are_evaluated_however_fast_later_versions_follow(
-    server: Server, connect: Connect, evaluate: Any
-) -> None:
-    evaluate(server.provision(**SPEC))
+def test_multiples_are_evaluated_however_fast_later_versions_follow(server: Server, connect: Connect) -> None:
+    server.start_worker(server.provision(**SPEC), 0, evaluates=True)
     collector = connect(actor_critic())
     while collector.version < 8:
         collector.update_policy_weights_()
@@ -90,9 +35,9 @@ def test_multiples_are_evaluated_however_fast_later_versions_follow(
     wait_until(lambda: versions(collector)[-1:] == [6])
 
 
-def test_evaluation_workers_take_turns(server: Server, connect: Connect, evaluate: Any) -> None:
+def test_evaluation_workers_take_turns(server: Server, connect: Connect) -> None:
     job = server.provision(**SPEC | {"evaluation": {"every": 2, "workers": 2, "episodes": 2}})
-    of_two, _ = evaluate(job, 0), evaluate(job, 1)
+    of_two, _ = (server.start_worker(job, index, evaluates=True) for index in range(2))
     collector = connect(actor_critic())
     while collector.version < 8:
         collector.update_policy_weights_()
@@ -100,6 +45,7 @@ def test_evaluation_workers_take_turns(server: Server, connect: Connect, evaluat
             wait_until(lambda: collector.version in versions(collector))
         if collector.version == 4:
             of_two.leave()
+            of_two.join()
             break
     for last in (6, 10):  # the other one's, and no one evaluates version 8
         send(collector, last)
@@ -107,19 +53,15 @@ def test_evaluation_workers_take_turns(server: Server, connect: Connect, evaluat
     assert versions(collector) == [2, 4, 6, 10]
 
 
-def test_an_evaluation_worker_that_joins_late_evaluates_the_stored_version(
-    server: Server, connect: Connect, evaluate: Any
-) -> None:
+def test_an_evaluation_worker_that_joins_late_evaluates_the_stored_version(server: Server, connect: Connect) -> None:
     job = server.provision(**SPEC)
     collector = connect(actor_critic())
     send(collector, 3)
-    evaluate(job)
+    server.start_worker(job, 0, evaluates=True)
     wait_until(lambda: versions(collector) == [3])
 
 
-def test_a_learner_that_runs_gets_results_of_an_evaluation_that_is_added(
-    server: Server, connect: Connect, evaluate: Any
-) -> None:
+def test_a_learner_that_runs_gets_results_of_an_evaluation_that_is_added(server: Server, connect: Connect) -> None:
     job = server.provision(env=SPEC["env"])
     collector = connect(actor_critic())
     spec = job.spec.model_copy(update={"evaluation": EvaluationSpec(every=3, episodes=2)})
@@ -127,13 +69,15 @@ def test_a_learner_that_runs_gets_results_of_an_evaluation_that_is_added(
     owner = server.link()
     owner.call(provision(owner, edited), timeout_s=10)
     wait_until(lambda: collector.job.spec.evaluation)
-    evaluate(edited)
+    server.start_worker(edited, 0, evaluates=True)
     send(collector, 3)
     wait_until(lambda: versions(collector) == [3])
 
 
-def test_the_end_of_the_job_ends_evaluation(server: Server, connect: Connect, evaluate: Any) -> None:
-    thread = evaluate(server.provision(**SPEC | {"evaluation": {"every": 1, "episodes": 1_000_000}}))
+def test_the_end_of_the_job_ends_evaluation(server: Server, connect: Connect) -> None:
+    thread = server.start_worker(
+        server.provision(**SPEC | {"evaluation": {"every": 1, "episodes": 1_000_000}}), 0, evaluates=True
+    )
     collector = connect(actor_critic())
     collector.update_policy_weights_()  # its evaluation would take hours
     collector.shutdown()
@@ -141,8 +85,8 @@ def test_the_end_of_the_job_ends_evaluation(server: Server, connect: Connect, ev
     assert thread.error is None
 
 
-def test_a_cut_connection_loses_no_later_version(server: Server, connect: Connect, evaluate: Any) -> None:
-    evaluate(server.provision(**SPEC))
+def test_a_cut_connection_loses_no_later_version(server: Server, connect: Connect) -> None:
+    server.start_worker(server.provision(**SPEC), 0, evaluates=True)
     collector = connect(actor_critic())
     send(collector, 3)
     wait_until(lambda: versions(collector) == [3])
@@ -152,8 +96,8 @@ def test_a_cut_connection_loses_no_later_version(server: Server, connect: Connec
     wait_until(lambda: versions(collector) == [3, 6], 60)
 
 
-def test_weights_that_do_not_fit_are_named(server: Server, connect: Connect, evaluate: Any) -> None:
-    thread = evaluate(server.provision(**SPEC))
+def test_weights_that_do_not_fit_are_named(server: Server, connect: Connect) -> None:
+    thread = server.start_worker(server.provision(**SPEC), 0, evaluates=True)
     collector = connect(None)
     send(collector, 3, weights={"odd": torch.zeros(3)})
     thread.join()
@@ -161,9 +105,9 @@ def test_weights_that_do_not_fit_are_named(server: Server, connect: Connect, eva
 
 
 def test_the_heartbeat_of_a_learner_and_the_next_learner_have_the_newest_evaluation(
-    server: Server, connect: Connect, evaluate: Any
+    server: Server, connect: Connect
 ) -> None:
-    evaluate(server.provision(**SPEC))
+    server.start_worker(server.provision(**SPEC), 0, evaluates=True)
     collector, link = connect(actor_critic()), server.link()
     send(collector, 3)
     wait_until(lambda: versions(collector) == [3])

@@ -45,9 +45,7 @@ def test_chunks_of_a_complete_batch_cost_nothing(server: Server, connect: Connec
     link = server.link(Role.WORKER)
     collector = connect()
     publish(link, 7.0, of(0, 0))
-    pieces = list(split(pack_fragment(fragment(envs=100, size=100), META), of(0, 0), max_chunk_bytes=256))
-    for index in range(1, 200):
-        link.call(link.js.publish(link.subjects.batch_chunk(0, index), pieces[index]), timeout_s=5)
+    publish(link, 0.0, of(0, 0), chunk_bytes=256, chunks=slice(1, 200), size=2000)
     wait_until(lambda: server.queued() == 1)
     assert values(collector, 1) == [7.0]
     wait_until(lambda: server.queued() == 0)

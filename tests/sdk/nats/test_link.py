@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -34,20 +33,6 @@ async def loop_thread() -> str:
     return threading.current_thread().name
 
 
-Threads = Callable[[], list[threading.Thread]]
-
-
-@pytest.fixture
-def link_threads() -> Threads:
-    before = set(threading.enumerate())
-    return lambda: [each for each in threading.enumerate() if each.name == "rollfleet-link" and each not in before]
-
-
-def wait_for_refused_attempts(caplog: pytest.LogCaptureFixture, count: int) -> None:
-    """Wait until cut connections have failed this many times to reconnect."""
-    wait_until(lambda: sum("refused" in message for message in caplog.messages) >= count)
-
-
 def test_calls_work_inside_a_running_event_loop(server: Server) -> None:
     server.provision()
 
@@ -58,61 +43,6 @@ def test_calls_work_inside_a_running_event_loop(server: Server) -> None:
         link.close()
 
     asyncio.run(notebook())
-
-
-def test_calls_from_many_threads_do_not_mix_their_answers(server: Server) -> None:
-    link = server.link()
-
-    async def echo(value: int) -> int:
-        await asyncio.sleep(0)
-        return value
-
-    answers: dict[int, int] = {}
-    threads = [
-        threading.Thread(target=lambda value=value: answers.update({value: link.call(echo(value))}))
-        for value in range(16)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == {value: value for value in range(16)}
-
-
-def test_error_of_a_call_is_raised_in_its_caller(server: Server) -> None:
-    async def fail() -> None:
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        server.link().call(fail())
-
-
-def test_a_restart_of_nats_is_only_a_wait(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "rollfleet.nats.link")
-    server.provision()
-    worker, learner = server.link(Role.WORKER), server.link(Role.LEARNER)
-    subject = server.subjects.control
-    learner.call(learner.store(subject, b"before"))
-    heard: Future[bytes] = Future()
-
-    async def listen() -> None:
-        async def on_message(message: object) -> None:
-            heard.set_result(message.data)  # type: ignore[attr-defined]  # nats.aio.msg.Msg
-
-        await worker.client.subscribe(subject, cb=on_message)
-        await worker.flush()
-
-    worker.call(listen())
-    back = [threading.Event(), threading.Event()]
-    for link, event in zip((worker, learner), back, strict=True):
-        link.on_reconnect(partial(asyncio.to_thread, event.set))
-    server.kill()
-    wait_for_refused_attempts(caplog, 6)
-    server.start_again()
-    assert all(event.wait(20) for event in back)
-    assert worker.call(read_bytes(worker, subject)) == b"before"
-    learner.call(learner.store(subject, b"after"))
-    assert heard.result(10) == b"after"
 
 
 def test_a_link_trusts_the_authority_that_its_file_has_after_a_restart(server: Server, tmp_path: Path) -> None:
@@ -155,35 +85,24 @@ def test_request_without_an_answer_raises_rollfleets_timeout(server: Server) -> 
         server.link().call(give_up())
 
 
-def test_missing_server_is_named_without_the_password(server: Server, link_threads: Threads) -> None:
+@pytest.mark.parametrize("servers", [1, 2])
+def test_missing_servers_are_named_without_passwords(server: Server, servers: int) -> None:
     server.kill()
+    url = ",".join(f"nats://user{index}:secret{index}@{server.host_port}" for index in range(servers))
     with pytest.raises(ConnectionFailed, match=f"NATS at {server.host_port}") as error:
-        Link(server.address(Role.WORKER), role=Role.WORKER, timeout_s=0.5)
-    password = server.url(Role.WORKER).split("@")[0].rpartition(":")[2]
-    assert password not in str(error.value)
-    assert not link_threads()
-
-
-def test_no_password_is_shown_for_several_servers(server: Server) -> None:
-    server.kill()
-    url = f"nats://a:secret1@{server.host_port},nats://b:secret2@{server.host_port}"
-    with pytest.raises(ConnectionFailed) as error:
         Link(Address(url=url, job="default/test"), role=None, timeout_s=0.5)
     assert "secret" not in str(error.value)
 
 
-def test_link_can_be_closed_twice_and_leaves_no_thread(server: Server, link_threads: Threads) -> None:
+@pytest.mark.parametrize("alive", [True, False], ids=["a server", "a dead server"])
+def test_a_link_closes_twice_and_then_takes_no_call(server: Server, alive: bool) -> None:
     link = server.link()
+    if not alive:
+        server.kill()
     link.close()
     link.close()
-    assert not link_threads()
-
-
-def test_link_to_a_dead_server_closes(server: Server, link_threads: Threads) -> None:
-    link = server.link()
-    server.kill()
-    link.close()
-    assert not link_threads()
+    with pytest.raises(ConnectionFailed, match="default/test was closed"):
+        link.call(loop_thread())
 
 
 def test_messages_published_before_closing_arrive(server: Server) -> None:
@@ -202,13 +121,6 @@ def test_messages_published_before_closing_arrive(server: Server) -> None:
         sender.call(sender.client.publish(server.subjects.learner, b"%d" % number))
     sender.close()
     assert reader.call(arrived(subscription)) == [b"%d" % number for number in range(200)]
-
-
-def test_call_after_closing_is_an_error(server: Server) -> None:
-    link = server.link()
-    link.close()
-    with pytest.raises(ConnectionFailed, match="default/test was closed"):
-        link.call(loop_thread())
 
 
 @pytest.fixture

@@ -161,40 +161,10 @@ def test_a_learner_that_died_with_nats_has_a_successor_whose_numbers_go_on(serve
     join_all(workers)
 
 
-def test_lost_batches_are_counted_as_missed(server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM)
-    collector, worker = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
-    sent(worker, 0)
-    assert values(collector, 1) == [0.0]
-    sent(worker, 1)
-    copy = copied(server)
-    pull_nothing(collector)
-    sent(worker, 2, 3, 4)
-    put_back(server, copy)
-    sent(worker, 5)
-    assert values(collector, 2) == [1.0, 5.0]
-    assert collector.stats().missed == 3
-
-
-def test_batches_of_an_incarnation_whose_number_was_lost_are_no_repetitions(server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM)
-    collector, first = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
-    copy = copied(server)
-    first.close()
-    lost = NatsWorkerTransport(server.link(Role.WORKER), 0)
-    sent(lost, 0, 1, 2)
-    assert values(collector, 3) == [0.0, 1.0, 2.0]
-    lost.close()
-    put_back(server, copy)
-    again = NatsWorkerTransport(server.link(Role.WORKER), 0)
-    assert again.incarnation == lost.incarnation == 1
-    sent(again, 10, 11, 12)
-    assert [each for each in values(collector, 3) if each >= 10] == [10.0, 11.0, 12.0]
-    assert collector.stats().repeated == 0
-
-
-def acknowledging_lost_batches(server: Server, connect: Connect) -> Collector:
-    """Return a learner that acknowledges three batches of an incarnation that NATS has lost."""
+@pytest.mark.parametrize("lost_batches", ["acknowledged", "under acknowledgement", "right before the next ones"])
+def test_batches_of_an_incarnation_whose_number_was_lost_are_no_repetitions(
+    server: Server, connect: Connect, lost_batches: str
+) -> None:
     server.provision(**RANDOM)
     collector, first = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
     copy = copied(server)
@@ -204,42 +174,39 @@ def acknowledging_lost_batches(server: Server, connect: Connect) -> Collector:
     receiver = transport_of(collector)._receiver
     wait_until(lambda: len(receiver._ready) == 3)
     lost.close()
-    os.kill(server.pid, signal.SIGSTOP)
-    wait_until(lambda: psutil.Process(server.pid).status() == psutil.STATUS_STOPPED)  # a moment later
+    if lost_batches != "acknowledged":
+        os.kill(server.pid, signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(server.pid).status() == psutil.STATUS_STOPPED)  # a moment later
     assert values(collector, 3) == [0.0, 1.0, 2.0]
     wait_until(lambda: not receiver._acknowledge_at)  # its acknowledgements are under way
     put_back(server, copy)
-    return collector
-
-
-@pytest.mark.parametrize("begun", [True, False], ids=["begun", "right-behind-its-beginning"])
-def test_batches_of_a_restarted_process_are_not_taken_for_those_that_are_being_acknowledged(
-    server: Server, connect: Connect, begun: bool
-) -> None:
-    collector = acknowledging_lost_batches(server, connect)
     again = NatsWorkerTransport(server.link(Role.WORKER), 0)  # in the same place: with the same host and process id
-    if begun:
+    assert again.incarnation == lost.incarnation == 1
+    if lost_batches != "right before the next ones":
         wait_until(lambda: server.queued() == 0)
     sent(again, 10, 11, 12)
     assert begin(lambda count: values(collector, count), 3).result(20) == [10.0, 11.0, 12.0]
+    assert collector.stats().repeated == 0
 
 
-def test_the_last_batches_of_a_worker_that_died_with_nats_are_missed(
-    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("dies", "missed"), [(False, 4), (True, 3)], ids=["the worker lives", "the worker dies"])
+def test_lost_batches_are_counted_as_missed(
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch, dies: bool, missed: int
 ) -> None:
     monkeypatch.setattr(gathering, "CHECK_WORKERS_S", 0.05)
     server.provision(**RANDOM)
     collector, worker = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
     sent(worker, 0)
     assert values(collector, 1) == [0.0]
+    sent(worker, 1)
     copy = copied(server)
     transport = pull_nothing(collector)
-    sent(worker, 1, 2, 3, 4)
-    wait_until(lambda: transport.workers()[0].batches >= 5)
-    collector._gatherer.check_workers()
-    worker.close()
+    sent(worker, 2, 3, 4, 5)
+    if dies:
+        wait_until(lambda: transport.workers()[0].batches >= 6)
+        collector._gatherer.check_workers()
+        worker.close()
     put_back(server, copy)
-    successor = NatsWorkerTransport(server.link(Role.WORKER), 0)
-    sent(successor, 10)
-    assert values(collector, 1) == [10.0]
-    assert collector.stats().missed == 3  # of 4, the last may have been under way
+    sent(NatsWorkerTransport(server.link(Role.WORKER), 0) if dies else worker, 10)
+    assert values(collector, 2) == [1.0, 10.0]
+    assert collector.stats().missed == missed  # of a worker that died, the last may have been under way

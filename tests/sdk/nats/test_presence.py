@@ -1,7 +1,6 @@
 """A NATS that is away, or came back empty, ends nobody: worker, learner and recorder wait until the job is back."""
 
 import logging
-import shutil
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,7 @@ from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet.nats import polling, presence
-from rollfleet.nats.link import Link
-from rollfleet.nats.presence import is_missing
-from rollfleet.nats.streams import deprovision, provision
+from rollfleet.nats.streams import provision
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 
@@ -47,8 +44,7 @@ def test_a_nats_that_came_back_empty_is_waited_for(
         list(islice(collector, 3))
         with caplog.at_level(logging.WARNING):
             server.kill()
-            shutil.rmtree(server.folder / "jetstream", ignore_errors=True)
-            server.start_again()
+            server.start_again(empty=True)
             wait_until(lambda: sum(WAITS in message for message in caplog.messages) >= 3)  # worker, learner, recorder
         owner.call(provision(owner, job), timeout_s=10)
         list(islice(collector, 3))
@@ -60,14 +56,3 @@ def test_a_nats_that_came_back_empty_is_waited_for(
     assert worker.transport.incarnation == 0
     assert worker.status is not None
     assert worker.status.state is WorkerState.COMPLETE
-
-
-@pytest.mark.parametrize("role", [None, *Role])
-def test_each_role_may_ask_whether_its_job_exists(server: Server, role: Role | None) -> None:
-    owner = server.link()
-    link: Link = server.link(role)
-    assert link.call(is_missing(link), timeout_s=5)
-    server.provision(**ASYNC)
-    assert not link.call(is_missing(link), timeout_s=5)
-    owner.call(deprovision(owner))
-    assert link.call(is_missing(link), timeout_s=5)

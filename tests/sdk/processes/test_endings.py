@@ -13,19 +13,16 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.api.job_data import job_data
 from tests.held import held
 from tests.job_server import actor_critic
+from tests.running import alive
 from tests.sdk.given_keywords import grouped
 from tests.waiting import wait_until
 
 from rollfleet import Collector, Processes, ReplayBuffer
 from rollfleet.errors import JobEnded
-from rollfleet.processes.transport import ProcessesTransport
 from rollfleet.testing import CountingEnv
-from rollfleet.transports.workload import Workload
-from rollfleet_api.messages import Control, LearnerPhase
-from rollfleet_api.validation import parse_job
+from rollfleet_api.messages import WorkerState
 
 PATIENCE_S = 60.0
 
@@ -118,9 +115,14 @@ def test_shutdown_ends_a_worker_that_hangs_in_a_step() -> None:
     assert held() <= before
 
 
-def test_shutdown_ends_a_worker_that_has_not_begun_at_once() -> None:
+@pytest.mark.parametrize("start_method", ["fork", "spawn"], ids=["waits for the learner", "has not begun"])
+def test_shutdown_ends_at_once_a_worker_that(start_method: str) -> None:
     before = held()
-    frames = collector(start_method="spawn")
+    frames = collector(start_method=start_method)
+    if start_method == "fork":
+        next(frames)
+        waits = WorkerState.WAITING_FOR_LEARNER
+        wait_until(lambda: [each.state for each in frames.stats().workers.values()] == [waits, waits])
     began = time.monotonic()
     frames.shutdown(timeout_s=PATIENCE_S)
     assert time.monotonic() - began < PATIENCE_S / 2
@@ -138,21 +140,6 @@ def test_workers_survive_the_end_of_a_fork_of_their_learner() -> None:
         assert os.waitpid(child, 0)[1] == 0
         for _ in range(5):
             next(frames)
-
-
-def test_transport_closes_while_its_workers_wait_for_capacity() -> None:
-    job = parse_job(job_data(workers=2, policy={"random": {}}, collect={"framesPerBatch": 4}))
-    before = held()
-    transport = ProcessesTransport(Workload.of(job), start_method="fork")
-    transport.control(Control(session=1, phase=LearnerPhase.RUN, round=0, version=0))
-    assert transport.receive(timeout_s=PATIENCE_S)
-    until = time.monotonic() + PATIENCE_S
-    while any(status.batches < 2 for status in transport.workers().values()) and time.monotonic() < until:
-        time.sleep(0.01)
-    began = time.monotonic()
-    transport.close(timeout_s=PATIENCE_S)
-    assert time.monotonic() - began < PATIENCE_S / 2
-    assert held() <= before
 
 
 # Separate programs. This one has no `if __name__ == "__main__"`, and registers an environment.
@@ -175,14 +162,24 @@ gymnasium.register("Mine-v0", entry_point=Mine)
 def act(observation):
     return observation[:, 0].gt(0).long()
 
-collector = rollfleet.Collector(
-    "Mine-v0", act, num_envs=2, frames_per_batch=16, workers=2, vectorization="async",
-    processes=rollfleet.Processes(start_method="{start_method}")
-)
+def make():
+    return rollfleet.Collector(
+        "Mine-v0", act, num_envs=2, frames_per_batch=16, workers=2, vectorization="async",
+        processes=rollfleet.Processes(start_method="{start_method}")
+    )
+
+{made}
 for _ in range(3):
     next(collector)
 print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
 {ending}
+"""
+
+MADE = "collector = make()"
+MADE_IN_A_THREAD = """
+collectors = []
+maker = threading.Thread(target=lambda: collectors.append(make()))
+maker.start(); maker.join(); collector = collectors[0]
 """
 
 ENDINGS = {
@@ -199,62 +196,27 @@ ENDINGS = {
 }
 
 
-def gone(pids: list[int]) -> bool:
-    def alive(pid: int) -> bool:
-        try:
-            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
-
-    until = time.monotonic() + 10
-    while any(map(alive, pids)) and time.monotonic() < until:
-        time.sleep(0.02)
-    return not any(map(alive, pids))
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Callable[[str], tuple[list[int], str]]:
-    """Runs a program. Returns the process ids that it printed, and its standard error."""
-
-    def run(program: str) -> tuple[list[int], str]:
-        script = tmp_path / "script.py"
-        script.write_text(program)
-        done = subprocess.run(
-            [sys.executable, "-P", str(script)],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            start_new_session=True,
-            check=False,
-        )
-        return [int(pid) for pid in done.stdout.split()], done.stderr
-
-    return run
+def run(program: str, folder: Path) -> tuple[list[int], str]:
+    """Run a program. Return the process ids that it printed, and its standard error."""
+    script = folder / "script.py"
+    script.write_text(program)
+    command = [sys.executable, "-P", str(script)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, start_new_session=True, check=False
+    )
+    return [int(pid) for pid in done.stdout.split()], done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_no_process_outlives_a_program_that(ending: str, run: Callable[[str], tuple[list[int], str]]) -> None:
-    program = PROGRAM.format(start_method="fork", ending=ENDINGS[ending])
-    if "in a thread" in ending:
-        head, tail = program.split("collector = ")
-        make, tail = tail.split("\nfor _ in", 1)
-        lines = make.replace("\n", "")
-        program = (
-            f"{head}collectors = []\nmaker = threading.Thread(target=lambda: collectors.append({lines}))\n"
-            f"maker.start(); maker.join(); collector = collectors[0]\nfor _ in{tail}"
-        )
-    pids, errors = run(program)
+@pytest.mark.parametrize(
+    ("start_method", "ending"), [*(("fork", each) for each in ENDINGS), ("spawn", "returns"), ("spawn", "is killed")]
+)
+def test_no_process_outlives_a_program_that(start_method: str, ending: str, tmp_path: Path) -> None:
+    made = MADE_IN_A_THREAD if "constructed it in a thread" in ending else MADE
+    pids, errors = run(PROGRAM.format(start_method=start_method, made=made, ending=ENDINGS[ending]), tmp_path)
     assert len(pids) >= 2, errors
-    assert gone(pids)
-    if "thread inside" not in ending:
+    wait_until(lambda: not any(map(alive, pids)), 10)
+    if start_method == "spawn":
+        assert errors == ""
+    elif "thread inside" not in ending:
         assert ("Traceback" in errors) == (ending in ("raises", "is interrupted")), errors
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", ["returns", "is killed"])
-def test_no_spawned_process_outlives_a_program_that(ending: str, run: Callable[[str], tuple[list[int], str]]) -> None:
-    pids, errors = run(PROGRAM.format(start_method="spawn", ending=ENDINGS[ending]))
-    assert len(pids) >= 2, errors
-    assert gone(pids)
-    assert errors == ""

@@ -50,14 +50,9 @@ gymnasium.register("Locked-v0", entry_point=Locked)
 """
 
 
-@pytest.fixture(autouse=True)
-def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module of that name, on the import path of workers too."""
+def test_a_spawned_worker_imports_named_entrypoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "locked_things.py").write_text(CODE)
-    monkeypatch.syspath_prepend(tmp_path)
-
-
-def test_a_spawned_worker_imports_named_entrypoints() -> None:
+    monkeypatch.syspath_prepend(tmp_path)  # of workers too
     with Collector(
         "locked_things:Locked-v0",
         policy_factory="locked_things:make",

@@ -43,10 +43,9 @@ Started = Callable[..., list[psutil.Process]]
 
 
 class Faulty(CountingEnv):
-    """Calls a function at its fifth step, and another when it is made. Its episode does not end."""
+    """Calls a function at its fifth step. Its episode does not end."""
 
-    def __init__(self, fault: Callable[[], object], at_first: Callable[[], object] = lambda: None) -> None:
-        at_first()
+    def __init__(self, fault: Callable[[], object]) -> None:
         super().__init__(episode_frames=1 << 30)
         self._fault = fault
 
@@ -120,12 +119,35 @@ def raise_in_a_step() -> None:
     raise ArithmeticError("the simulator broke")
 
 
+def crash() -> None:
+    signal.raise_signal(signal.SIGSEGV)
+
+
+@pytest.mark.parametrize(
+    ("fault", "start_method", "words"),
+    [
+        (partial(os._exit, 3), "fork", ["exit code 3"]),
+        (crash, "fork", ["killed by SIGSEGV", "in crash"]),
+        (raise_in_a_step, "spawn", ["in raise_in_a_step", "the simulator broke"]),
+    ],
+    ids=["exits", "crashes", "raises"],
+)
+def test_the_error_of_a_worker_says_how_it_ended(
+    start: Start, fault: Callable[[], object], start_method: str, words: list[str]
+) -> None:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as for a script: a worker cannot import a test
+    transport = start(partial(Faulty, fault), start_method=start_method)
+    begin(transport)
+    message = str(failure(transport))
+    assert all(each in message for each in words)
+
+
 def test_error_of_making_an_environment_keeps_its_text(start: Start) -> None:
     def never() -> None:
         raise FileNotFoundError("no assets")
 
     with pytest.raises(WorkerFailed, match="no assets"):
-        receive(start(partial(Faulty, print, at_first=never)))
+        receive(start(never))
 
 
 class Stubborn(CountingEnv):
@@ -142,33 +164,6 @@ def test_environment_that_fails_its_first_reset_is_not_restarted(start: Start) -
     assert [status.incarnation for status in transport.workers().values()] == [0]
 
 
-def test_killed_worker_is_noticed(start: Start, started: Started) -> None:
-    transport = start(spec={"workers": 2})
-    begin(transport)
-    receive(transport, count=4)
-    started()[1].kill()
-    error = failure(transport)
-    assert error.worker == 1
-    assert "killed by SIGKILL" in str(error)
-
-
-def test_error_of_a_worker_that_exits_has_its_exit_code(start: Start) -> None:
-    transport = start(partial(Faulty, partial(os._exit, 3)))
-    begin(transport)
-    assert "exit code 3" in str(failure(transport))
-
-
-def test_error_of_a_crashed_worker_names_the_function(start: Start) -> None:
-    def crash() -> None:
-        signal.raise_signal(signal.SIGSEGV)
-
-    transport = start(partial(Faulty, crash))
-    begin(transport)
-    message = str(failure(transport))
-    assert "killed by SIGSEGV" in message
-    assert "in crash" in message
-
-
 def test_weights_that_do_not_fit_are_named(start: Start) -> None:
     transport = start(max_restarts_per_worker=5)
     models = {POLICY: {"mark": torch.zeros(2)}}
@@ -179,16 +174,18 @@ def test_weights_that_do_not_fit_are_named(start: Start) -> None:
 
 
 def test_killed_worker_restarts_as_often_as_allowed(start: Start, started: Started) -> None:
-    transport = start(max_restarts_per_worker=1)
+    transport = start(spec={"workers": 2}, max_restarts_per_worker=1)
     begin(transport)
-    receive(transport, count=3)
-    started()[0].kill()
+    receive(transport, count=4)
+    started()[1].kill()
     (first,) = receive(transport, lambda arrival: arrival.incarnation == 1)
-    assert first.sequence == 0
+    assert (first.worker, first.sequence) == (1, 0)
     assert first.batch["mark"].unique().tolist() == [1.0]
-    assert transport.members() == {0}
-    started()[0].kill()
-    assert "killed by SIGKILL" in str(failure(transport))
+    assert transport.members() == {0, 1}
+    started()[1].kill()
+    error = failure(transport)
+    assert error.worker == 1
+    assert "killed by SIGKILL" in str(error)
 
 
 def test_worker_that_raised_restarts_with_other_seeds(start: Start) -> None:
@@ -215,20 +212,6 @@ def test_batches_sent_before_a_workers_death_still_arrive(start: Start, started:
 
 
 # Membership.
-
-
-def test_workers_are_added_and_removed_during_a_run(start: Start, started: Started) -> None:
-    transport = start()
-    begin(transport)
-    assert transport.add_workers(2) == [1, 2]
-    assert transport.members() == {0, 1, 2}
-    receive(transport, lambda arrival: arrival.worker == 2)
-    transport.remove_workers([1, 2])
-    assert transport.members() == {0}
-    receive(transport, lambda _: len(started()) == 1)
-    wait_until(lambda: set(transport.workers()) == {0})
-    assert transport.add_workers(1) == [3]
-    assert receive(transport, lambda arrival: arrival.worker == 3)[0].sequence == 0
 
 
 def test_removed_worker_sends_its_frames_so_far(start: Start) -> None:
@@ -378,12 +361,3 @@ def test_workload_that_cannot_be_pickled_is_refused_before_any_start(start: Star
     assert not started()
     begin(transport := start(partial(Faulty, lock.locked), start_method="fork"))
     receive(transport, count=2)
-
-
-def test_spawned_worker_collects_and_reports_errors(start: Start) -> None:
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as for a script: a worker cannot import a test
-    transport = start(partial(Faulty, raise_in_a_step), start_method="spawn")
-    begin(transport)
-    (arrival,) = receive(transport)
-    assert arrival.batch["mark"].unique().tolist() == [1.0]
-    assert "in raise_in_a_step" in str(failure(transport))

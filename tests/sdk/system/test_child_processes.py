@@ -3,44 +3,30 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
+from collections.abc import Callable
 
-import psutil
 import pytest
 from tests.held import descriptors
-from tests.running import running
+from tests.running import alive
+from tests.waiting import wait_until
 
 from rollfleet.system.child_processes import Child, describe_exit, spawn
 
 ENVIRON = dict(os.environ)
 
 
-async def python(program: str, *arguments: object, lines: "asyncio.Queue[str] | None" = None) -> Child:
-    """Start a child that runs a Python program. Each line that it writes goes to `lines`."""
-    command = [sys.executable, "-u", "-c", program, *map(str, arguments)]
-    return await spawn("child", command, environ=ENVIRON, on_line=lines.put_nowait if lines else None)
+async def python(program: str, on_line: Callable[[str], None] | None = None) -> Child:
+    """Start a child that runs a Python program."""
+    return await spawn("child", [sys.executable, "-u", "-c", program], environ=ENVIRON, on_line=on_line)
 
 
-async def next_line(lines: "asyncio.Queue[str]") -> str:
-    return await asyncio.wait_for(lines.get(), 20)
-
-
-def alive(pid: int) -> bool:
-    """Whether it runs: a zombie does not."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def ends(pid: int, within_s: float = 10.0) -> bool:
-    until = time.monotonic() + within_s
-    while alive(pid) and time.monotonic() < until:
-        time.sleep(0.01)
-    return not alive(pid)
+async def begun(program: str, lines: int = 1) -> tuple[Child, list[str]]:
+    """Start a child, and return it with its first lines once it has written them."""
+    written: asyncio.Queue[str] = asyncio.Queue()
+    child = await python(program, written.put_nowait)
+    return child, [await asyncio.wait_for(written.get(), 20) for _ in range(lines)]
 
 
 # Output.
@@ -61,9 +47,8 @@ async def test_last_line_that_is_not_blank_is_the_cause() -> None:
 
 
 async def test_each_line_is_reported_when_it_is_written() -> None:
-    lines: asyncio.Queue[str] = asyncio.Queue()
-    child = await python("import time; print('one'); time.sleep(600)", lines=lines)
-    assert await next_line(lines) == "one"
+    child, lines = await begun("import time; print('one'); time.sleep(600)")
+    assert lines == ["one"]
     assert not child.ended
     await child.stop(5)
 
@@ -121,17 +106,13 @@ STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready
 
 
 async def test_stopped_child_chooses_its_exit_code() -> None:
-    lines: asyncio.Queue[str] = asyncio.Queue()
-    child = await python(POLITE, lines=lines)
-    await next_line(lines)
+    child, _ = await begun(POLITE)
     await child.stop(30)
     assert await child.wait() == 7
 
 
 async def test_child_that_ignores_sigterm_is_killed_after_its_grace() -> None:
-    lines: asyncio.Queue[str] = asyncio.Queue()
-    child = await python(STUBBORN, lines=lines)
-    await next_line(lines)
+    child, _ = await begun(STUBBORN)
     began = time.monotonic()
     await child.stop(0.3)
     assert time.monotonic() - began >= 0.3
@@ -149,59 +130,20 @@ WITH_GRANDCHILD = (
     "import subprocess, sys, time\n"
     f"grandchild = subprocess.Popen([sys.executable, '-u', '-c', {STUBBORN!r}])\n"
     "print('grandchild', grandchild.pid)\n"
-    "time.sleep(float(sys.argv[1]))\n"
+    "time.sleep(0.5)\n"
 )
 
 
-async def grandchild_of(lines: "asyncio.Queue[str]") -> int:
-    """The grandchild's process id, once it ignores SIGTERM."""
-    written = {await next_line(lines), await next_line(lines)}
-    assert "ready" in written
-    (pid,) = written - {"ready"}
-    return int(pid.removeprefix("grandchild "))
-
-
-def test_grandchildren_end_with_their_group() -> None:
+def test_grandchild_that_holds_the_output_open_does_not_delay_wait_and_ends_with_its_group() -> None:
     async def go() -> int:
-        lines: asyncio.Queue[str] = asyncio.Queue()
-        child = await python(WITH_GRANDCHILD, 600, lines=lines)
-        grandchild = await grandchild_of(lines)
-        assert alive(grandchild)
-        await child.stop(0.3)
-        return grandchild
-
-    assert ends(asyncio.run(go()))
-
-
-def test_grandchild_that_holds_the_output_open_does_not_delay_wait() -> None:
-    async def go() -> int:
-        lines: asyncio.Queue[str] = asyncio.Queue()
-        child = await python(WITH_GRANDCHILD, 0.5, lines=lines)
-        grandchild = await grandchild_of(lines)
+        child, lines = await begun(WITH_GRANDCHILD, lines=2)
+        assert "ready" in lines  # from now on it ignores SIGTERM
+        (line,) = {*lines} - {"ready"}
+        grandchild = int(line.removeprefix("grandchild "))
         assert await asyncio.wait_for(child.wait(), 10) == 0
         assert alive(grandchild)
         await child.stop(5)
         return grandchild
 
-    assert ends(asyncio.run(go()))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a child when its parent ends")
-def test_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
-    parent_program = (
-        "import asyncio, os, sys\n"
-        "from rollfleet.system.child_processes import spawn\n"
-        "async def go():\n"
-        f"    command = [sys.executable, '-u', '-c', {STUBBORN!r}]\n"
-        "    ready = asyncio.Event()\n"
-        "    child = await spawn('child', command, environ=dict(os.environ), on_line=lambda _: ready.set())\n"
-        "    await ready.wait()\n"
-        "    print(child.pid, flush=True)\n"
-        "    await child.wait()\n"
-        "asyncio.run(go())\n"
-    )
-    with running(sys.executable, "-c", parent_program, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        assert alive(child)
-    assert ends(child)
+    grandchild = asyncio.run(go())
+    wait_until(lambda: not alive(grandchild), 10)

@@ -1,19 +1,16 @@
 """Rigs of the three transports: how each is made, how one more worker joins, and how it breaks."""
 
-import threading
 from multiprocessing import active_children
 from typing import Any
 
-from tests.job_server import Server
+from tests.job_server import Server, WorkerThread, join_all
 
 from rollfleet.errors import LearnerReplaced, RollfleetError, WorkerFailed
 from rollfleet.nats.transport import NatsTransport
-from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.processes.inline import InlineTransport
 from rollfleet.processes.transport import ProcessesTransport
 from rollfleet.testing import Rig, marked_workload, small_job
-from rollfleet.testing.rig import TIMEOUT_S, small_spec
-from rollfleet.worker.worker import Worker
+from rollfleet.testing.rig import small_spec
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase
 from rollfleet_api.permissions import Role
@@ -64,18 +61,15 @@ class NatsRig:
 
     def __init__(self, server: Server, job: CollectorJob, workers: int) -> None:
         self._server, self._job = server, job
-        self._joined = 0
-        self._threads: list[threading.Thread] = []
+        self._workers: list[WorkerThread] = []
         self.transport = NatsTransport(server.link(Role.LEARNER), job)
         for _ in range(workers):
             self.join()
 
     def join(self) -> int:
-        transport = NatsWorkerTransport(self._server.link(Role.WORKER), self._joined)
-        self._threads.append(threading.Thread(target=self._work, args=(transport, self._joined), daemon=True))
-        self._threads[-1].start()
-        self._joined += 1
-        return self._joined - 1
+        index = len(self._workers)
+        self._workers.append(WorkerThread(self._server, self._job, index, workload=marked_workload(self._job)))
+        return index
 
     def break_down(self) -> type[RollfleetError]:
         NatsTransport(self._server.link(Role.LEARNER), self._job).close()
@@ -85,14 +79,8 @@ class NatsRig:
         self.transport.close()
         last = NatsTransport(self._server.link(Role.LEARNER), self._job)  # the transport under test may be broken
         last.control(Control(session=last.resumed.session, phase=LearnerPhase.COMPLETE, round=1000, version=1000))
-        for thread in self._threads:
-            thread.join(TIMEOUT_S)
+        join_all(self._workers)
         last.close()
-
-    def _work(self, transport: NatsWorkerTransport, index: int) -> None:
-        worker = Worker(transport, marked_workload(self._job), index)
-        worker.run()
-        worker.close()
 
 
 def make_rig(kind: str, server: Server | None, workers: int, spec: dict[str, Any]) -> Rig:

@@ -72,20 +72,6 @@ def test_worker_that_left_or_failed_for_good_is_no_member(status: WorkerStatus, 
     assert (1 in three.members()) is takes_part
 
 
-def test_added_worker_is_a_member_from_its_first_heartbeat() -> None:
-    three = roster()
-    three.resize(5)
-    assert three.members() == {0, 1, 2}
-    three.hear(heartbeat(4))
-    assert three.members() == {0, 1, 2, 4}
-
-
-def test_heartbeat_of_an_unknown_worker_is_ignored() -> None:
-    three = roster()
-    three.hear(heartbeat(3))
-    assert set(three.statuses()) == {0, 1, 2}
-
-
 def test_worker_that_a_smaller_job_gave_up_is_no_member() -> None:
     three = roster()
     three.resize(1)
@@ -96,20 +82,10 @@ def test_worker_that_a_smaller_job_gave_up_is_no_member() -> None:
     assert three.members() == {0}  # until their first heartbeat
 
 
-def test_long_step_is_a_problem_with_worker_and_seconds() -> None:
+@pytest.mark.parametrize(
+    ("error", "reason"), [("Traceback ...\n  x\nValueError: broken\n", "ValueError: broken"), ("\n", "no reason given")]
+)
+def test_last_line_of_a_failure_is_a_problem(error: str, reason: str) -> None:
     three = roster()
-    three.hear(replace(heartbeat(2), in_step_s=42.3))
-    assert three.problems() == {2: "worker 2 has been in one environment step for 42 s"}
-    assert three.members() == {0, 1, 2}
-
-
-def test_last_line_of_a_failure_is_a_problem() -> None:
-    three = roster()
-    three.hear(replace(heartbeat(0, WorkerState.FAILED), error="Traceback ...\n  x\nValueError: broken\n"))
-    assert three.problems() == {0: "worker 0 failed: ValueError: broken"}
-
-
-def test_a_failure_without_words_is_a_problem() -> None:
-    three = roster()
-    three.hear(replace(heartbeat(0, WorkerState.FAILED), error="\n"))
-    assert three.problems() == {0: "worker 0 failed: no reason given"}
+    three.hear(replace(heartbeat(0, WorkerState.FAILED), error=error))
+    assert three.problems() == {0: f"worker 0 failed: {reason}"}

@@ -1,22 +1,17 @@
 """The conformance suite that Rollfleet ships, over each of its transports; and facts of the inline transport alone."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
-import gymnasium
 import pytest
 from tests.sdk.transports.rigs import make_rig
 
+from rollfleet import Collector
 from rollfleet.errors import NoWeights
-from rollfleet.processes.inline import InlineTransport
-from rollfleet.schemes import Whole
-from rollfleet.testing import BACKGROUND_CHECKS, TRANSPORT_CHECKS, MakeRig, Marked, Rig, marked_workload, small_job
+from rollfleet.testing import BACKGROUND_CHECKS, TRANSPORT_CHECKS, CountingEnv, MakeRig, Rig
 from rollfleet.testing.rig import receive, run, send
 from rollfleet.testing.transport_checks import Check
-from rollfleet.transports.hooks import Hooks
-from rollfleet.transports.workload import Workload
 from rollfleet_api.messages import LearnerPhase, WorkerState
 
 
@@ -82,25 +77,12 @@ def test_inline_worker_without_weights_raises_at_once(make: MakeRig) -> None:
     assert receive(transport)[0].meta.version == 1
 
 
-def test_inline_worker_raises_errors_of_environments_unchanged() -> None:
-    class Broken(gymnasium.Wrapper[Any, Any, Any, Any]):
-        def step(self, action: Any) -> Any:
-            raise ArithmeticError("the simulator broke")
-
-    def make_envs(_: int) -> Any:
-        make = lambda: Broken(gymnasium.make("CartPole-v1"))  # noqa: E731
-        return gymnasium.vector.SyncVectorEnv([make], autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED)
-
-    job = small_job(env={"id": "CartPole-v1", "numEnvs": 1})
-    transport = InlineTransport(Workload(job=job, make_env=make_envs, make_policy=lambda *_: Marked(), scheme=Whole()))
-    send(transport, 1)
-    run(transport)
+def test_in_this_process_an_error_of_an_environment_is_raised_unchanged(here: Callable[..., Collector]) -> None:
     with pytest.raises(ArithmeticError, match="the simulator broke"):
-        transport.receive(timeout_s=0)
-    transport.close()
+        list(here(CountingEnv, frames_per_batch=16, env_kwargs={"breaks_at": 20}))
 
 
-def test_inline_worker_begins_new_episodes_after_the_error_of_a_hook() -> None:
+def test_in_this_process_new_episodes_begin_after_the_error_of_a_hook(here: Callable[..., Collector]) -> None:
     seen: list[Any] = []
 
     def broken_once(batch: Any) -> None:
@@ -108,14 +90,10 @@ def test_inline_worker_begins_new_episodes_after_the_error_of_a_hook() -> None:
         if len(seen) == 2:
             raise ArithmeticError("the hook broke")
 
-    workload = replace(marked_workload(small_job()), make_hooks=lambda: Hooks(post_collect_hook=broken_once))
-    transport = InlineTransport(workload)
-    send(transport, 1)
-    run(transport)
-    receive(transport)
+    collector = here(CountingEnv, num_envs=2, frames_per_batch=8, post_collect_hook=broken_once)
+    next(collector)
     with pytest.raises(ArithmeticError):
-        transport.receive(timeout_s=0)
-    (following,) = receive(transport)
+        next(collector)
+    following = next(collector)
     before = {number for batch in seen[:2] for number in batch["collector", "traj_ids"].unique().tolist()}
-    assert before.isdisjoint(following.batch["collector", "traj_ids"].unique().tolist())
-    transport.close()
+    assert before.isdisjoint(following["collector", "traj_ids"].unique().tolist())

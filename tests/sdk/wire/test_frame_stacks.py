@@ -10,15 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.sdk.allocations import allocates_at_most
+from tests.sdk.rollouts import rollout_of
 from torch import Tensor
 
 from rollfleet.data.batch import Fragment, Key
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import MessageCorrupt
-from rollfleet.policies.random_policy import RandomPolicy
-from rollfleet.rollout.rollout import Rollout
-from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet.wire.codec import encode
 from rollfleet.wire.fragment_message import pack_fragment, unpack_fragment
 from rollfleet.wire.frame_stacks import Folded, fold, unfold
@@ -139,13 +136,7 @@ def behind() -> gymnasium.Env[Any, Any]:
 def test_a_batch_of_stacked_frames_is_sent_in_less_than_half_and_arrives_whole(
     factory: Callable[[], gymnasium.Env[Any, Any]],
 ) -> None:
-    rollout = Rollout(
-        env := make_env(EnvSpec(entrypoint="unused:unused", num_envs=2), factory),
-        RandomPolicy(env.single_action_space),
-        steps=40,
-        seeds=Seeds.derive(0, 0, 0, 2),
-        trajectories=TrajectoryIds(0, 0),
-    )
+    rollout = rollout_of(make_env(EnvSpec(entrypoint="unused:unused", num_envs=2), factory), steps=40)
     sent = rollout.collect(version=1)
     folded, plain = pack_fragment(sent, META), pack_fragment(sent, META, folded=False)
     assert folded.nbytes < 0.5 * plain.nbytes

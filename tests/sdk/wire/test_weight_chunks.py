@@ -24,6 +24,14 @@ def version(number: int, nbytes: int = 100, chunk_bytes: int = 16, session: int 
     return manifest, data, [b"".join(pieces) for pieces in cut(manifest, memoryview(data))]
 
 
+def assembler_of(*chunks: bytes) -> WeightAssembler:
+    """Return an assembler of versions of 100 bytes to which these chunks were added."""
+    assembler = WeightAssembler(100)
+    for chunk in chunks:
+        assembler.add(chunk)
+    return assembler
+
+
 # What comes out is what went in.
 
 
@@ -65,41 +73,20 @@ def test_memory_is_reused_but_not_while_its_version_is_being_loaded() -> None:
     assert newest.tobytes() == version(10)[1]
 
 
-@given(st.lists(st.sampled_from([1, 2]), min_size=14, max_size=14))
-def test_interleaved_chunks_of_two_versions_make_both(turns: list[int]) -> None:
-    versions = {number: version(number) for number in (1, 2)}
-    waiting = {number: list(chunks) for number, (_, _, chunks) in versions.items()}
-    assembler = WeightAssembler(100)
-    for number in [*turns, *[1] * 7, *[2] * 7]:
-        if waiting[number]:
-            assembler.add(waiting[number].pop())
-    for number in (1, 2):
-        manifest, data, _ = versions[number]
-        assert assembler.finish(manifest).tobytes() == data
-
-
-@given(st.randoms(use_true_random=False))
-def test_chunks_of_two_learners_with_the_same_number_never_mix(order: object) -> None:
-    (_, _, replaced), (manifest, data, chunks) = version(3, session=1), version(3, session=2)
-    arriving = replaced + chunks
+@given(st.randoms(use_true_random=False), st.sampled_from([version(4), version(3, session=2)]))
+def test_mixed_chunks_of_two_versions_or_of_two_learners_make_both(order: object, newer: Version) -> None:
+    versions = version(3), newer
+    arriving = versions[0][2] + versions[1][2]
     order.shuffle(arriving)  # type: ignore[attr-defined]  # a random.Random
-    assembler = WeightAssembler(100)
-    for chunk in arriving:
-        assembler.add(chunk)
-    assert assembler.finish(manifest).tobytes() == data
+    assembler = assembler_of(*arriving)
+    for manifest, data, _ in versions:
+        assert assembler.finish(manifest).tobytes() == data
 
 
 def test_chunks_of_a_replaced_learner_displace_no_version() -> None:
     manifest, data, chunks = version(1, session=2)
-    assembler = WeightAssembler(100)
-    for chunk in chunks[:3]:
-        assembler.add(chunk)
-    for number in range(50, 60):
-        for chunk in version(number, session=1)[2]:
-            assembler.add(chunk)
-    for chunk in chunks[3:]:
-        assembler.add(chunk)
-    assert assembler.finish(manifest).tobytes() == data
+    replaced = [chunk for number in range(50, 60) for chunk in version(number, session=1)[2]]
+    assert assembler_of(*chunks[:3], *replaced, *chunks[3:]).finish(manifest).tobytes() == data
 
 
 def test_chunks_fit_the_servers_largest_message_and_are_a_mebibyte_at_most() -> None:
@@ -113,10 +100,8 @@ def test_chunks_fit_the_servers_largest_message_and_are_a_mebibyte_at_most() -> 
 
 def test_missing_lists_the_chunks_that_did_not_arrive() -> None:
     manifest, data, chunks = version(1)
-    assembler = WeightAssembler(100)
-    assert assembler.missing(manifest) == list(range(7))
-    for index in (0, 3, 6):
-        assembler.add(chunks[index])
+    assert assembler_of().missing(manifest) == list(range(7))
+    assembler = assembler_of(*chunks[::3])
     assert assembler.missing(manifest) == [1, 2, 4, 5]
     with pytest.raises(MessageCorrupt, match="version 1: chunks are missing"):
         assembler.finish(manifest)
@@ -125,48 +110,31 @@ def test_missing_lists_the_chunks_that_did_not_arrive() -> None:
     assert assembler.finish(manifest).tobytes() == data
 
 
-def test_policy_without_weights_needs_no_chunks() -> None:
-    manifest, _, chunks = version(1, nbytes=0)
-    assembler = WeightAssembler(0)
-    assert (chunks, assembler.missing(manifest)) == ([], [])
-    assert assembler.finish(manifest).nbytes == 0
-
-
 # Versions that overtake each other.
 
 
 def test_chunk_of_a_newer_version_in_the_same_slot_does_not_count_for_the_older() -> None:
     older, _, old_chunks = version(1)
     _, _, new_chunks = version(3)  # the same slot
-    assembler = WeightAssembler(100)
-    for chunk in [*old_chunks[:3], new_chunks[3], *old_chunks[4:]]:
-        assembler.add(chunk)
+    assembler = assembler_of(*old_chunks[:3], new_chunks[3], *old_chunks[4:])
     assert assembler.missing(older) == [3]
     with pytest.raises(MessageCorrupt, match="version 1: chunks are missing"):
         assembler.finish(older)
 
 
 def test_only_the_two_newest_versions_are_held() -> None:
-    manifests = {}
-    assembler = WeightAssembler(100)
-    for number in (1, 3, 4, 2):
-        manifest, _, chunks = version(number)
-        manifests[number] = manifest
-        for chunk in chunks:
-            assembler.add(chunk)
+    versions = {number: version(number) for number in (1, 3, 4, 2)}
+    assembler = assembler_of(*(chunk for _, _, chunks in versions.values() for chunk in chunks))
     for number in (3, 4):
-        assembler.finish(manifests[number])
+        assembler.finish(versions[number][0])
     for number in (1, 2):
         with pytest.raises(MessageCorrupt, match="chunks are missing"):
-            assembler.finish(manifests[number])
+            assembler.finish(versions[number][0])
 
 
 def test_older_version_is_forgotten_once_a_newer_one_is_complete() -> None:
-    older, _, old_chunks = version(1)
-    newer, _, new_chunks = version(2)
-    assembler = WeightAssembler(100)
-    for chunk in old_chunks + new_chunks:
-        assembler.add(chunk)
+    (older, _, old_chunks), (newer, _, new_chunks) = version(1), version(2)
+    assembler = assembler_of(*old_chunks, *new_chunks)
     assembler.finish(newer)
     with pytest.raises(MessageCorrupt, match="version 1: chunks are missing"):
         assembler.finish(older)
@@ -174,9 +142,7 @@ def test_older_version_is_forgotten_once_a_newer_one_is_complete() -> None:
 
 def test_memory_of_a_finished_version_is_not_written_again() -> None:
     manifest, data, chunks = version(1)
-    assembler = WeightAssembler(100)
-    for chunk in chunks:
-        assembler.add(chunk)
+    assembler = assembler_of(*chunks)
     got = assembler.finish(manifest)
     for chunk in version(1, other=True)[2]:
         assembler.add(chunk)
@@ -185,9 +151,7 @@ def test_memory_of_a_finished_version_is_not_written_again() -> None:
 
 def test_incomplete_versions_do_not_displace_the_requested_one() -> None:
     manifest, data, chunks = version(5)
-    assembler = WeightAssembler(100)
-    for number in (2**62, 2**62 + 1):
-        assembler.add(version(number)[2][0])
+    assembler = assembler_of(*(version(number)[2][0] for number in (2**62, 2**62 + 1)))
     for index in assembler.missing(manifest):
         assembler.add(chunks[index])
     assert assembler.finish(manifest).tobytes() == data
@@ -195,8 +159,7 @@ def test_incomplete_versions_do_not_displace_the_requested_one() -> None:
 
 def test_manifest_overrules_chunks_of_another_size() -> None:
     manifest, data, chunks = version(5)
-    assembler = WeightAssembler(100)
-    assembler.add(version(5, chunk_bytes=10)[2][0])
+    assembler = assembler_of(version(5, chunk_bytes=10)[2][0])
     with pytest.raises(MessageCorrupt, match="version 5: a chunk of 7, not of 10 as before"):
         assembler.add(chunks[0])
     for index in assembler.missing(manifest):
@@ -213,18 +176,13 @@ def test_any_flipped_bit_is_noticed(index: int, data: st.DataObject) -> None:
     bit = data.draw(st.integers(0, 8 * len(chunks[index]) - 1))
     flipped = bytearray(chunks[index])
     flipped[bit // 8] ^= 1 << bit % 8
-    assembler = WeightAssembler(100)
-    with pytest.raises(MessageCorrupt):  # noqa: PT012 (whoever notices it first)
-        for chunk in [*chunks[:index], bytes(flipped), *chunks[index + 1 :]]:
-            assembler.add(chunk)
-        assembler.finish(manifest)
+    with pytest.raises(MessageCorrupt):  # from whichever call notices it first
+        assembler_of(*chunks[:index], bytes(flipped), *chunks[index + 1 :]).finish(manifest)
 
 
 def test_version_whose_checksum_is_wrong_can_be_fetched_again() -> None:
     manifest, data, chunks = version(1)
-    assembler = WeightAssembler(100)
-    for chunk in [chunks[0][:-1] + bytes([chunks[0][-1] ^ 1]), *chunks[1:]]:
-        assembler.add(chunk)
+    assembler = assembler_of(chunks[0][:-1] + bytes([chunks[0][-1] ^ 1]), *chunks[1:])
     with pytest.raises(MessageCorrupt, match="version 1: its checksum is wrong"):
         assembler.finish(manifest)
     assert assembler.missing(manifest) == list(range(7))
