@@ -45,6 +45,7 @@ RUN python -m pip --python /opt/rollfleet/bin/python install --constraint constr
 FROM build AS code
 COPY sdk sdk
 COPY operator operator
+COPY examples sdk/rollfleet/cli/examples
 RUN python -m compileall -q sdk operator
 
 FROM ${BASE_IMAGE} AS final

@@ -23,7 +23,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 SERIES := $(shell echo $(VERSION) | sed -E 's/^(0\.[0-9]+|[0-9]+)\..*/\1/')
 PIP := $(BIN)/python -P -m pip --disable-pip-version-check
 # The folders that hold Python: mypy refuses an empty one.
-CODE := $(shell for each in sdk operator tests examples benchmarks; do \
+CODE := $(shell for each in sdk operator crds tests examples benchmarks; do \
   find $$each -name '*.py' 2>/dev/null | grep -q . && echo $$each; done)
 
 .DEFAULT_GOAL := help
@@ -37,7 +37,7 @@ help: ## Show this list
 install: $(VENV)/.installed-all ## Install everything that the targets below need into $(VENV)
 
 demo: $(VENV)/.installed-local ## Run a CollectorJob on this machine: PPO solves CartPole and draws its learning curve
-	$(BIN)/rollfleet run examples/cartpole/job.yaml --learner examples/cartpole/learner.py $(ARGS)
+	$(BIN)/rollfleet run examples/cartpole/job.yaml --learner examples/cartpole/learner.py $(ARGS) -- --until 475
 	@echo "The learning curve: runs/cartpole/curve.png; the trained policy: $(BIN)/rollfleet play runs/cartpole --gif play.gif"
 
 test: $(VENV)/.installed-all ## Run the tests (ARGS: more arguments for pytest)
@@ -77,9 +77,8 @@ bench: $(VENV)/.installed-bench ## Run the benchmarks, Rollfleet beside its peer
 	done
 
 crd: $(VENV)/.installed-all ## Generate the CRD (crds/ and the chart's copy) and docs/fields.md from rollfleet_api
-	$(BIN)/python -P -m rollfleet_api.crd crds/collectorjob.yaml
-	cp crds/collectorjob.yaml charts/rollfleet/files/collectorjob.yaml
-	$(BIN)/python -P -m rollfleet_api.fields_page docs/fields.md
+	$(BIN)/python -P crds/crd.py
+	$(BIN)/python -P crds/fields_page.py
 
 release-check: distribution chart krew site interfaces workflows ## Build what a release publishes into build/release, and check it
 

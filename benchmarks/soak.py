@@ -56,11 +56,10 @@ class Soak:
 
     def begin(self) -> None:
         """Start the job that learns."""
-        source = (EXAMPLE / "learner.py").read_text().replace("SOLVED_RETURN = 475.0", 'SOLVED_RETURN = float("inf")')
-        self._learning.kubectl("create", "configmap", "learner", f"--from-literal=learner.py={source}")
+        self._learning.kubectl("create", "configmap", "learner", f"--from-file={EXAMPLE / 'learner.py'}")
         job: dict[str, Any] = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
         job["spec"]["learner"] = learner("/code/learner.py", "--output", "/tmp/out")
-        job["spec"]["delivery"] = {"maxBytes": "256Mi"}
+        del job["spec"]["source"]
         job["spec"]["collect"]["totalFrames"] = 1 << 40
         self._learning.apply(job)
         self._learning.wait_for_frames(LEARNING, more_than=0)

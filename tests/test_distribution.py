@@ -19,7 +19,7 @@ PACKAGES = {
     "rollfleet": "sdk/rollfleet",
     "rollfleet_operator": "operator/rollfleet_operator",
 }
-FOLDER_OF_STARTERS = "rollfleet/cli/starters"
+PACKAGED_EXAMPLES = "rollfleet/cli/examples"
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_the_wheel_holds_the_four_packages_whole_and_nothing_else(repository: Pa
         for package, folder in PACKAGES.items()
         for path in (repository / folder).rglob("*.py")
     }
-    examples = {f"{FOLDER_OF_STARTERS}/{name}" for files in STARTERS.values() for name in files.values() if "/" in name}
+    examples = {f"{PACKAGED_EXAMPLES}/{name}" for files in STARTERS.values() for name in files}
     assert examples <= held, "`rollfleet init` copies them"
     assert {name for name in held - examples if name.endswith(".py")} == written
 

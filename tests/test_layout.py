@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGES = ("sdk/rollfleet_api", "sdk/rollfleet_ui", "sdk/rollfleet", "operator/rollfleet_operator")
-CODE = ("sdk", "operator", "tests", "examples", "benchmarks")
+CODE = ("sdk", "operator", "crds", "tests", "examples", "benchmarks")
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "base", "misc"}
 MAX_LINES = 400
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, JOB_FILE, PUBLIC_URL_FILE, URL_FILE
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.kubernetes_names import ROLE_LABEL
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest
@@ -60,7 +61,7 @@ def network_policy(job: CollectorJob, role: Role, endpoint: Endpoint, settings: 
     """
     name = job.metadata.name
     pods = [Role.LEARNER] if role is Role.LEARNER else [Role.WORKER, Role.EVALUATION]
-    selector = {"key": names.ROLE, "operator": "In", "values": [each.value for each in pods]}
+    selector = {"key": ROLE_LABEL, "operator": "In", "values": [each.value for each in pods]}
     named = [re.search(r":(\d+)(?:/|$)", url) for url in endpoint.url.split(",")]
     ports = sorted({int(port[1]) if port else _NATS_PORT for port in named})
     dns = [{"port": _DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")]

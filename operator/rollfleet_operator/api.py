@@ -8,11 +8,11 @@ from typing import Any, Final, Self
 import aiohttp
 import kopf
 
+from rollfleet_api.kinds import KINDS
+from rollfleet_api.kubernetes_names import MANAGER
 from rollfleet_operator import deep_json
 from rollfleet_operator.errors import ApiError
-from rollfleet_operator.kinds import KINDS
 from rollfleet_operator.manifest import Manifest
-from rollfleet_operator.names import FIELD_MANAGER
 
 TIMEOUT_S: Final = 15.0
 CONNECTIONS: Final = 32
@@ -147,7 +147,7 @@ class Api:
         """Create or update an object by server-side apply. Fields of other managers stay."""
         metadata = manifest["metadata"]
         path = KINDS[manifest["kind"]].path(metadata["namespace"], metadata["name"], subresource)
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        query = {"fieldManager": MANAGER, "force": "true"}
         return await self._request(
             "PATCH", path, query=query, body=manifest, content_type="application/apply-patch+yaml"
         )
@@ -155,7 +155,7 @@ class Api:
     async def patch(self, kind: str, namespace: str, name: str, patch: Manifest, subresource: str = "") -> Manifest:
         """Change fields of an object, or of its subresource, by a JSON merge patch."""
         path = KINDS[kind].path(namespace, name, subresource)
-        query = {"fieldManager": FIELD_MANAGER}
+        query = {"fieldManager": MANAGER}
         return await self._request("PATCH", path, query=query, body=patch, content_type="application/merge-patch+json")
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:

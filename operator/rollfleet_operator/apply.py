@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_operator import names
+from rollfleet_api.kubernetes_names import MANAGED_BY_LABEL, MANAGER
 from rollfleet_operator.api import Api
-from rollfleet_operator.cache import Cache, job_key, owned_by
+from rollfleet_operator.cache import WATCHED, Cache, job_key, owned_by
 from rollfleet_operator.errors import ApiError, NameTaken, OperatorError
-from rollfleet_operator.kinds import WATCHED
 from rollfleet_operator.manifest import Manifest, Ref, ref
 from rollfleet_operator.plan import Action, Apply, Change, Delete
 from rollfleet_operator.problems import Problem, why_no_pods
@@ -50,7 +49,7 @@ class Applier:
                 await self._api.delete(which.kind, namespace, which.name, uid)
                 return None
         # The cache would never learn that an object is deleted if no watch has its kind, or its labels.
-        ours = (written["metadata"].get("labels") or {}).get(names.MANAGED_BY) == names.FIELD_MANAGER
+        ours = (written["metadata"].get("labels") or {}).get(MANAGED_BY_LABEL) == MANAGER
         if ours and written["kind"] in WATCHED:
             self._cache.put(written)
         return written

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import Final, NamedTuple
 
+from rollfleet_api.frame_rate import STALE_S
 from rollfleet_api.job import MAX_WORKERS, AutoscaleSpec, CollectorJob, Mode
 from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
-from rollfleet_operator.frame_rate import STALE_S
 from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.snapshot import FRESH_S
 

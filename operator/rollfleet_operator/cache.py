@@ -4,12 +4,15 @@ from collections import defaultdict
 from typing import Final, NamedTuple
 
 from rollfleet_api.job import KIND
+from rollfleet_api.kubernetes_names import JOB_LABEL
 from rollfleet_api.pods import Pod
 from rollfleet_api.validation import bounded
-from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest, Ref, ref
 from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.observed import parsed_pod
+
+WATCHED: Final = (KIND, "Job", "ServiceAccount", "NetworkPolicy", "Pod")
+"""The cached kinds. Not Secrets: a watch would need the right to read all Secrets of a namespace."""
 
 _GONE: Final = 4096
 """Number of remembered deletions: the answer to an earlier write must not restore a deleted object."""
@@ -131,7 +134,7 @@ def job_key(manifest: Manifest) -> JobKey | None:
     metadata = manifest["metadata"]
     name = metadata["name"] if manifest["kind"] == KIND else None
     owners = [owner["name"] for owner in metadata.get("ownerReferences") or [] if owner["kind"] == KIND]
-    name = name or next(iter(owners), None) or (metadata.get("labels") or {}).get(names.JOB)
+    name = name or next(iter(owners), None) or (metadata.get("labels") or {}).get(JOB_LABEL)
     return JobKey(metadata["namespace"], name) if name else None
 
 

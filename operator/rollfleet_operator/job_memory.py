@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
+from rollfleet_api.frame_rate import FrameRate
 from rollfleet_api.permissions import Role
 from rollfleet_operator.autoscale import History
 from rollfleet_operator.events import EventThrottle
-from rollfleet_operator.frame_rate import FrameRate
 from rollfleet_operator.manifest import Manifest, Ref
 from rollfleet_operator.nats_port import Heartbeats
 

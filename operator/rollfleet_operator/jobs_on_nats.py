@@ -10,7 +10,6 @@ from rollfleet_operator.job_memory import OnNats
 from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.retention import is_over
 from rollfleet_operator.rotation import rotation_s
-from rollfleet_operator.verdict import ended
 
 GROW_STALLED_S: Final = 10.0
 """The time between checks whether a job without new frames lacks space on NATS."""
@@ -47,7 +46,7 @@ class JobsOnNats:
         """
         if not _belongs(job, memory, now_s):
             return None
-        wanted = not ended(job) or rotation_s(job, now_s) is not None  # credentials of a failed job are refused, too
+        wanted = not job.has_ended or rotation_s(job, now_s) is not None  # credentials of a failed job are refused, too
         since_s, memory.heartbeats = memory.heartbeats.since_s, replace(memory.heartbeats, since_s=inf)
         full: NatsFull | None = None
         try:
@@ -55,7 +54,7 @@ class JobsOnNats:
                 full = await self._publish(job, memory)
             memory.heartbeats = replace(await self._nats.heartbeats(job), since_s=min(since_s, now_s))
             every_s = GROW_S if memory.rate.update(memory.heartbeats.learner, now_s) else GROW_STALLED_S
-            live = not ended(job) and not job.spec.suspend and memory.published == job.metadata.generation
+            live = not job.has_ended and not job.spec.suspend and memory.published == job.metadata.generation
             if live and now_s - memory.grown_s >= every_s:
                 memory.grown_s = 0.0
                 memory.grown_s = 0.0 if await self._nats.grow(job) else now_s

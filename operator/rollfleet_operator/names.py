@@ -8,11 +8,6 @@ from rollfleet_api.kubernetes_names import JOB_LABEL, MANAGED_BY_LABEL, MANAGER,
 from rollfleet_api.metadata import TEMPLATE_HASH_LENGTH
 from rollfleet_api.permissions import Role
 
-FIELD_MANAGER: Final = MANAGER
-
-MANAGED_BY: Final = MANAGED_BY_LABEL
-JOB: Final = JOB_LABEL
-ROLE: Final = ROLE_LABEL
 REVISION: Final = "rollfleet.dev/revision"
 APPLIED: Final = "rollfleet.dev/applied"
 """Annotation: a hash of the applied manifest. It shows that a field is no longer wanted."""
@@ -20,7 +15,7 @@ APPLIED: Final = "rollfleet.dev/applied"
 ROTATE: Final = "rollfleet.dev/rotate"
 """Annotation of a CollectorJob: the time from before which its credentials are renewed."""
 
-SELECTOR: Final = f"{MANAGED_BY}={FIELD_MANAGER}"
+SELECTOR: Final = f"{MANAGED_BY_LABEL}={MANAGER}"
 """The label selector of all objects of Rollfleet's operators."""
 
 _PLURAL: Final = {Role.WORKER: "workers", Role.LEARNER: "learner", Role.EVALUATION: "eval"}  # no longer than `workers`
@@ -70,10 +65,10 @@ def network_policy(job: str, role: Role) -> str:
 
 def labels(job: str, role: Role | None = None) -> dict[str, str]:
     """Return the labels of a job's objects."""
-    found = {MANAGED_BY: FIELD_MANAGER, JOB: job}
-    return found if role is None else found | {ROLE: role.value}
+    found = {MANAGED_BY_LABEL: MANAGER, JOB_LABEL: job}
+    return found if role is None else found | {ROLE_LABEL: role.value}
 
 
 def selector(job: str, role: Role) -> str:
     """Return the label selector of a role's pods."""
-    return f"{JOB}={job},{ROLE}={role}"
+    return f"{JOB_LABEL}={job},{ROLE_LABEL}={role}"

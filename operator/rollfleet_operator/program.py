@@ -12,9 +12,8 @@ import kopf
 
 from rollfleet_api.job import KIND
 from rollfleet_operator.api import Api, as_viewer
-from rollfleet_operator.cache import Cache
+from rollfleet_operator.cache import WATCHED, Cache
 from rollfleet_operator.errors import OperatorError
-from rollfleet_operator.kinds import WATCHED
 from rollfleet_operator.leadership import Leadership
 from rollfleet_operator.metrics import Metrics
 from rollfleet_operator.nats_port import JobKey, NatsPort

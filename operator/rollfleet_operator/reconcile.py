@@ -41,7 +41,7 @@ from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.status import INVALID, status
 from rollfleet_operator.status_writer import StatusWriter
 from rollfleet_operator.ui.shown_jobs import ShownJobs
-from rollfleet_operator.verdict import Stage, Verdict, ended, verdict
+from rollfleet_operator.verdict import Stage, Verdict, verdict
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class Reconciler:
             await self._reader.read_refusals(job, memory, now_s, self._settings.refresh_s)
         except OperatorError as error:
             unread = _unless_away(error)
-        if not ended(job):  # the ConfigMap of an ended job may be deleted
+        if not job.has_ended:  # the ConfigMap of an ended job may be deleted
             blocked = refusal(job, self._settings.max_bytes_per_job)
             try:
                 await self._reader.read_source(job, memory)

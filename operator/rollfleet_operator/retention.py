@@ -3,7 +3,6 @@
 from rollfleet_api.job import CollectorJob, CollectorJobStatus
 from rollfleet_api.status import ConditionType
 from rollfleet_api.times import parse_time
-from rollfleet_operator.verdict import held
 
 LINGER_S = 30.0
 """Workers leave by themselves when their job is complete; after this time the operator stops the others."""
@@ -29,5 +28,5 @@ def is_over(job: CollectorJob, now_s: float) -> bool:
     That is so if its learner was a pod of it and its workers have had time to leave. A learner elsewhere may restart,
     and must then see that its job is complete.
     """
-    complete = held(job, ConditionType.COMPLETE) is not None
+    complete = job.status is not None and job.status.held(ConditionType.COMPLETE) is not None
     return complete and job.spec.learner is not None and lingers_for_s(job, now_s) == 0

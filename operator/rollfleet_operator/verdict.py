@@ -13,7 +13,7 @@ from rollfleet_api.exit_codes import EXIT_PERMANENT, EXIT_TERMINATED, NO_FAILURE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
-from rollfleet_api.status import Condition, ConditionStatus, ConditionType
+from rollfleet_api.status import CollectorJobStatus, ConditionType
 from rollfleet_api.text import reason_of
 from rollfleet_api.times import parse_time
 from rollfleet_operator import names
@@ -61,25 +61,14 @@ def current_run(job: CollectorJob, observed: Observed, role: Role) -> Run | None
     return observed.run(names.Workload(job.metadata.name, role, revision(job, observed.source_digest)))
 
 
-def held(job: CollectorJob, kind: ConditionType) -> Condition | None:
-    """Return a condition of the job's status if it is true."""
-    conditions = job.status.conditions if job.status else []
-    return next((each for each in conditions if each.type == kind and each.status is ConditionStatus.TRUE), None)
-
-
-def ended(job: CollectorJob) -> bool:
-    """Return whether the status has an end of this spec."""
-    failed = held(job, ConditionType.FAILED)
-    return bool(held(job, ConditionType.COMPLETE) or (failed and failed.observed_generation == job.metadata.generation))
-
-
 def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s: float) -> Verdict:
     """Decide the stage of a job."""
-    complete, failed = held(job, ConditionType.COMPLETE), held(job, ConditionType.FAILED)
+    known = job.status or CollectorJobStatus()
+    complete, failed = known.held(ConditionType.COMPLETE), known.held(ConditionType.FAILED)
     if complete:
         return Verdict(Stage.COMPLETE, complete.reason, complete.message)
     if failed:
-        if failed.observed_generation == job.metadata.generation:
+        if job.has_ended:
             return Verdict(Stage.FAILED, failed.reason, failed.message)
         # While the failed run still exists, the failure stays in the status: it must not count as a new one.
         if any(run.failed is not None or run.suspended for run in observed.runs):
@@ -169,7 +158,8 @@ def _overdue(job: CollectorJob, observed: Observed, now_s: float) -> Verdict | N
     Once all workers were ready, the job can run on this cluster: a worker that has lost its node waits for another one.
     """
     deadline_s = job.spec.failure.pending_deadline_seconds
-    if not deadline_s or (job.status and job.status.ready_time):
+    known = job.status or CollectorJobStatus()
+    if not deadline_s or known.ready_time:
         return None
     # Waits of before the last failure do not count for this attempt.
     earliest_s = _since(job, ConditionType.FAILED)
@@ -179,7 +169,7 @@ def _overdue(job: CollectorJob, observed: Observed, now_s: float) -> Verdict | N
             cause = why_not_running(pod) or Problem("Pending", f"{title(pod)} has not started")
             # The wait starts again on the node: a new node must pull the image.
             waits.append((max(pod.created_s, pod.placed_s, earliest_s), cause))
-    refused, degraded = why_no_pods(observed.refused_pods), held(job, ConditionType.DEGRADED)
+    refused, degraded = why_no_pods(observed.refused_pods), known.held(ConditionType.DEGRADED)
     if refused and degraded and degraded.reason == refused.reason:
         waits.append((_since(job, ConditionType.DEGRADED), refused))
     since_s, cause = min(waits, key=lambda wait: wait[0], default=(now_s, Problem("", "")))
@@ -197,7 +187,8 @@ def _abandoned(job: CollectorJob, heartbeats: Heartbeats, now_s: float) -> Verdi
     And when NATS or the operator comes back: no heartbeat could arrive before.
     """
     limit_s, learner = job.spec.failure.learner_timeout_seconds, heartbeats.learner
-    if not limit_s or (job.spec.learner and held(job, ConditionType.SUSPENDED)):
+    known = job.status or CollectorJobStatus()
+    if not limit_s or (job.spec.learner and known.held(ConditionType.SUSPENDED)):
         return None
     last_s = learner.time_s if learner else parse_time(job.metadata.creation_timestamp or "")
     again_s = max(_since(job, ConditionType.FAILED), _since(job, ConditionType.SUSPENDED))  # as in `_overdue`
@@ -209,6 +200,5 @@ def _abandoned(job: CollectorJob, heartbeats: Heartbeats, now_s: float) -> Verdi
 
 def _since(job: CollectorJob, kind: ConditionType) -> float:
     """Return the time of a condition's last change; 0: it has none."""
-    conditions = job.status.conditions if job.status else []
-    times = [each.last_transition_time for each in conditions if each.type == kind]
-    return parse_time(times[0]) if times and times[0] else 0.0
+    found = job.status.condition(kind) if job.status else None
+    return parse_time(found.last_transition_time) if found and found.last_transition_time else 0.0

@@ -82,21 +82,21 @@ def diagnose(job: JobView, events: Sequence[EventView] = ()) -> Diagnosis:
     state = str(job.status.phase or "Unknown")
     if job.metadata.deletion_timestamp:
         return Diagnosis(state="Deleting", message="waiting for the deletion of its pods and Secrets")
-    if failed := job.held(ConditionType.FAILED):
+    if failed := job.status.held(ConditionType.FAILED):
         return _explained(job, state, failed.reason, failed.message, is_problem=True)
-    if complete := job.held(ConditionType.COMPLETE):
+    if complete := job.status.held(ConditionType.COMPLETE):
         return _explained(job, state, complete.reason, complete.message)
-    if degraded := job.held(ConditionType.DEGRADED):
+    if degraded := job.status.held(ConditionType.DEGRADED):
         return _explained(job, state, degraded.reason, degraded.message, is_problem=True)
-    if suspended := job.held(ConditionType.SUSPENDED):
+    if suspended := job.status.held(ConditionType.SUSPENDED):
         return _explained(job, state, suspended.reason, suspended.message)
     if not job.status.conditions:
         return _explained(job, state, UNSEEN, "no operator has processed this job yet", is_problem=True)
-    if job.held(ConditionType.READY) is None and (warning := _warning(job, events)):
+    if job.status.held(ConditionType.READY) is None and (warning := _warning(job, events)):
         return _explained(
             job, state, warning.reason, f"{warning.involved_object.name}: {warning.message}", is_problem=True
         )
-    progressing = job.condition(ConditionType.PROGRESSING)
+    progressing = job.status.condition(ConditionType.PROGRESSING)
     if progressing is None:
         return Diagnosis(state=state)
     found = _explained(job, state, progressing.reason, progressing.message)
@@ -121,7 +121,7 @@ def _explained(job: JobView, state: str, reason: str, message: str, *, is_proble
 
 def _warning(job: JobView, events: Sequence[EventView]) -> EventView | None:
     """Return the newest warning since workers are missing, such as the kubelet's, which no condition reports."""
-    since = _time(job.condition(ConditionType.READY))
+    since = _time(job.status.condition(ConditionType.READY))
     found = [event for event in events if event.type == "Warning" and event.time >= since]
     return max(found, key=lambda event: event.time, default=None)
 

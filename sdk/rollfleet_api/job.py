@@ -200,6 +200,11 @@ class CollectorJob(Model):
         """`namespace/name`, unique in a cluster."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the status has an end of this spec."""
+        return self.status is not None and self.status.has_ended(self.metadata.generation)
+
     def dump(self) -> dict[str, object]:
         """Return the job as plain data for YAML or JSON, in camelCase and without fields that have their defaults.
 

@@ -129,3 +129,20 @@ class CollectorJobStatus(StatusModel):
         default=None, description="Time of the job's end, successful or not (RFC 3339)."
     )
     last_error: str | None = Field(default=None, description="The newest error of a worker, with the worker's index.")
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        """Return the condition of a type. None: the status has none."""
+        return next((each for each in self.conditions if each.type == kind), None)
+
+    def held(self, kind: ConditionType) -> Condition | None:
+        """Return the condition of a type if it is true."""
+        found = self.condition(kind)
+        return found if found and found.status is ConditionStatus.TRUE else None
+
+    def has_ended(self, generation: int | None) -> bool:
+        """Return whether the job has ended with this generation of its spec: nothing of it will start.
+
+        A failed job whose spec has changed since is tried again.
+        """
+        failed = self.held(ConditionType.FAILED)
+        return bool(self.held(ConditionType.COMPLETE) or (failed and failed.observed_generation == generation))

@@ -8,7 +8,7 @@ from datetime import datetime
 from pydantic import ConfigDict, Field
 
 from rollfleet_api.fields import Model
-from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, ConditionType
+from rollfleet_api.status import CollectorJobStatus
 
 
 class View(Model):
@@ -71,15 +71,6 @@ class JobView(View):
         """The lag of the slowest worker, in versions. None: unknown."""
         published, applied = self.status.published_version, self.status.applied_version
         return None if published is None or applied is None else max(published - applied, 0)
-
-    def condition(self, kind: ConditionType) -> Condition | None:
-        """Return the condition of a type. None: the status has none."""
-        return next((each for each in self.status.conditions if each.type == kind), None)
-
-    def held(self, kind: ConditionType) -> Condition | None:
-        """Return the condition of a type if it is true."""
-        found = self.condition(kind)
-        return found if found and found.status is ConditionStatus.TRUE else None
 
 
 class ObjectView(View):

@@ -70,8 +70,8 @@ def cartpole(lab: Lab, repository: Path) -> dict[str, Any]:
     example = repository / "examples/cartpole"
     lab.kubectl("create", "configmap", "learner", f"--from-file={example / 'learner.py'}")
     job: dict[str, Any] = yaml.safe_load((example / "job.yaml").read_text())
-    job["spec"]["learner"] = learner("/code/learner.py", "--output", "/tmp/out")
-    job["spec"]["delivery"] = {"maxBytes": "256Mi"}
+    job["spec"]["learner"] = learner("/code/learner.py", "--output", "/tmp/out", "--until", "475")
+    del job["spec"]["source"]
     return job
 
 

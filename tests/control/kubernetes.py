@@ -17,9 +17,9 @@ import aiohttp
 import kopf
 import pytest
 import yaml
+from crds.crd import crd
 from tests.ports import free_ports
 
-from rollfleet_api.crd import crd
 from rollfleet_api.job import KIND
 from rollfleet_operator.api import Api
 from rollfleet_operator.manifest import Manifest

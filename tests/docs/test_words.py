@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from crds.crd import crd_yaml
 
 from rollfleet.cli.main import app
-from rollfleet_api.crd import crd_yaml
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.metrics import Metrics
 from rollfleet_operator.work_queue import WorkQueue

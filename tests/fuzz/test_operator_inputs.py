@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.control.pure.scene import NOW_S, Scene, a_job, wanted
 
+from rollfleet_api.frame_rate import FrameRate
 from rollfleet_api.job import API_VERSION, KIND
+from rollfleet_api.kubernetes_names import JOB_LABEL, ROLE_LABEL
 from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, WorkerState, WorkerStatus, unpack
 from rollfleet_api.validation import JobErrors, parse_job
-from rollfleet_operator import names
 from rollfleet_operator.autoscale import History, decide
 from rollfleet_operator.errors import TemplateInvalid
 from rollfleet_operator.events import event, events_between
-from rollfleet_operator.frame_rate import FrameRate
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.plan import plan_access, plan_runs
@@ -102,7 +102,7 @@ def test_any_template_makes_runs_or_is_refused_with_a_reason(worker: Manifest, l
         return
     for run in runs:
         template = run["spec"]["template"]
-        assert template["metadata"]["labels"][names.JOB] == "cartpole"
+        assert template["metadata"]["labels"][JOB_LABEL] == "cartpole"
         assert template["spec"]["containers"][0]["name"]
         assert template["spec"]["restartPolicy"] == "Never"
 
@@ -135,7 +135,7 @@ pod_status = typed(
     containerStatuses=st.lists(typed(name=st.just("worker"), state=states), max_size=2),
     initContainerStatuses=st.lists(typed(state=states), max_size=1),
 )
-pod_labels = st.fixed_dictionaries({}, optional={names.ROLE: st.sampled_from(["worker", "learner", "", "x"])})
+pod_labels = st.fixed_dictionaries({}, optional={ROLE_LABEL: st.sampled_from(["worker", "learner", "", "x"])})
 indices = st.fixed_dictionaries(
     {}, optional={"batch.kubernetes.io/job-completion-index": st.sampled_from(["0", "1", "x", ""])}
 )

@@ -149,7 +149,7 @@ class JobRecord:
         if status.phase not in _ENDS or not status.completion_time:
             return
         kind, condition = _ENDS[status.phase]
-        time_s, held = parse_time(status.completion_time), self._view.held(condition)
+        time_s, held = parse_time(status.completion_time), status.held(condition)
         if not any((moment.kind, moment.time) == (kind, time_s) for moment in self._history.moments):
             text = (held.message or held.reason) if held else ""
             self._history.note(time_s, kind, text or kind.lower())

@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 
+from rollfleet_api.frame_rate import STALE_S
 from rollfleet_api.messages import WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.text import one_line
-from rollfleet_operator.frame_rate import STALE_S
 from rollfleet_operator.observed import Run
 from rollfleet_operator.problems import last_crash
 from rollfleet_operator.snapshot import FRESH_S, Snapshot

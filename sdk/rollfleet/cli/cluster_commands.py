@@ -121,7 +121,7 @@ def submit(
             raise typer.BadParameter("--nats takes no cluster and no learner: start the learner yourself")
         raise typer.Exit(_keep(known, nats, credentials))
     from rollfleet.cli.submit import follow as show_log
-    from rollfleet.cli.submit import has_ended, with_learner
+    from rollfleet.cli.submit import with_learner
     from rollfleet.cluster.kept_files import claim_for, claim_of, create_claim, mounted
     from rollfleet.errors import JobEnded
     from rollfleet_api.diagnosis import diagnose
@@ -135,7 +135,7 @@ def submit(
     key = submitted.key
     if keep and claim and not create_claim(jobs, submitted, claim, keep):
         typer.echo(f"the volume of {key} keeps its size", err=True)
-    if has_ended(submitted):
+    if submitted.status.has_ended(submitted.metadata.generation):
         first = f"`rollfleet fetch {key}` first, then " if claim_of(submitted) else ""
         again = f"an unchanged spec starts nothing: {first}`rollfleet delete {key}`, and submit it again"
         raise JobEnded(f"{key} is {diagnose(submitted)}; {again}")

@@ -90,7 +90,7 @@ def _summary(watch: JobWatch) -> str:
     if learner is None:
         return f"{name}: no batch yet; workers: {states}"
     return (
-        f"{name}: {learner.frames:,} frames ({watch.frames_per_second():,.0f}/s), {learner.batches:,} batches, "
+        f"{name}: {learner.frames:,} frames ({watch.frames_per_second:,.0f}/s), {learner.batches:,} batches, "
         f"mean return {_number(learner.mean_return)}{_evaluation(learner)}, version {learner.version}, "
         f"lag {learner.lag}, dropped {learner.dropped}; workers: {states}"
     )
@@ -103,7 +103,7 @@ def _table(watch: JobWatch, problems: list[str]) -> Group:
     head.add_row(
         Text(job.metadata.name, style="bold"),
         f"{learner.frames if learner else 0:,}{goal} frames",
-        f"{watch.frames_per_second():,.0f} frames/s",
+        f"{watch.frames_per_second:,.0f} frames/s",
         f"{learner.batches if learner else 0:,} batches",
         f"mean return {_number(learner.mean_return if learner else None)}{_evaluation(learner)}",
         f"version {learner.version if learner else 0}",

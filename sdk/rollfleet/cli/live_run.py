@@ -199,7 +199,7 @@ class LiveRun:
             learner=self.watch.learner,
             workers=self.watch.workers,
             ready=ready(self._current),
-            frames_per_second=self.watch.frames_per_second(),
+            frames_per_second=self.watch.frames_per_second,
             problems={} if self._ended else self._problems(),
         )
 
@@ -207,7 +207,7 @@ class LiveRun:
         learner, workers = self.watch.learner, self._current
         names = map("worker {}".format, range(self._job.spec.workers))
         status = self._ended or running_status(
-            self._job, learner, workers, self._problem(), self.watch.frames_per_second()
+            self._job, learner, workers, self._problem(), self.watch.frames_per_second
         )
         found = {
             "restarts": sum(self._processes[name].starts - 1 for name in names if name in self._processes),
@@ -262,7 +262,7 @@ class LiveRun:
     def _learner_row(self) -> WorkerRow:
         process = self._processes.get(LEARNER)
         state = "Ended" if self._ended else "Running" if process else "Pending"
-        row = learner_row(self.watch.learner, state, self.watch.frames_per_second())
+        row = learner_row(self.watch.learner, state, self.watch.frames_per_second)
         return row.model_copy(update={"node": platform.node(), "since": process.child.started_s if process else None})
 
     def _end(self, kind: ConditionType, reason: str, text: str) -> None:

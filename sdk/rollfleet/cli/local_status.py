@@ -1,7 +1,6 @@
 """The status of a run on this machine, in the same words as the operator's, so that one diagnosis serves both."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Final
 
 from rollfleet_api.diagnosis import Diagnosis, diagnose
@@ -17,7 +16,7 @@ from rollfleet_api.status import (
     WorkersStatus,
 )
 from rollfleet_api.times import format_time
-from rollfleet_api.views import CollectView, JobSpecView, JobView, MetadataView
+from rollfleet_api.views import JobView
 
 STOPPED: Final = "Stopped"
 _PHASES: Final = {
@@ -80,18 +79,13 @@ def final_status(kind: ConditionType, reason: str, message: str, time_s: float) 
 
 def job_view(job: CollectorJob, started_s: float, status: CollectorJobStatus) -> JobView:
     """Return a run as the operator would show it."""
-    return JobView(
-        metadata=MetadataView(
-            name=job.metadata.name,
-            namespace=job.metadata.namespace,
-            creation_timestamp=datetime.fromtimestamp(started_s, UTC),
-        ),
-        spec=JobSpecView(
-            workers=job.spec.workers,
-            mode=job.spec.mode,
-            collect=CollectView(total_frames=job.spec.collect.total_frames or 0),
-        ),
-        status=status.model_copy(update={"start_time": format_time(started_s)}),
+    seen, started = job.model_dump(mode="json", by_alias=True, exclude_none=True), format_time(started_s)
+    return JobView.model_validate(
+        {
+            "metadata": seen["metadata"] | {"creationTimestamp": started},
+            "spec": seen["spec"],
+            "status": status.model_copy(update={"start_time": started}),
+        }
     )
 
 

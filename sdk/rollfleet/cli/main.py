@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import signal
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -206,7 +207,6 @@ def record(
     `rollfleet.Recording(FOLDER)` iterates over the recorded batches. Options that are not given are read from
     environment variables.
     """
-    from rollfleet.cli.record_program import main
     from rollfleet.recording.recorder import record as begin
     from rollfleet_api.quantity import parse_bytes
 
@@ -216,7 +216,25 @@ def record(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--segment-size") from None
     recorder = begin(job, to, address=nats, credentials=credentials, segment_bytes=segment_bytes, timeout_s=timeout)
-    raise typer.Exit(main(recorder, to))
+    code: int | str | None = 0
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _exit)
+    with recorder:  # a second signal ends this, too: batches of the last seconds are lost
+        try:
+            print(f"recording {recorder.job.key} to {to}", flush=True)
+            recorder.wait()
+        except SystemExit as stopped:
+            code = stopped.code
+    counts = recorder.counts()
+    print(
+        f"recorded {counts.batches:,} batches, {counts.frames:,} frames, {counts.bytes / 1e6:,.1f} MB; "
+        f"{counts.missed:,} missed, {counts.corrupt:,} unreadable"
+    )
+    sys.exit(code)
+
+
+def _exit(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)  # as shells report it
 
 
 @app.command()

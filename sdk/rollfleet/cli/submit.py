@@ -15,7 +15,6 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.status import ConditionType
 from rollfleet_api.validation import parse_job
-from rollfleet_api.views import JobView
 
 AGAIN_S = 1.0  # between two streams of a pod's log
 
@@ -39,7 +38,6 @@ def with_learner(
             sources.keep(module)
     if sources.files.get(learner.name) != learner.read_text(encoding="utf-8"):
         raise JobInvalid(f"{learner}: Python finds another module `{learner.stem}`, or none: rename the file")
-    source = data["spec"].setdefault("source", {"configMap": f"{job.metadata.name}-source"})
     pod = data["spec"].setdefault("learner", {"template": {}})["template"].setdefault("spec", {})
     containers = pod.setdefault("containers", [])
     container: dict[str, Any] = containers[0] if containers else {"name": "learner", "workingDir": "/tmp"}
@@ -51,16 +49,8 @@ def with_learner(
         raise JobInvalid(f"spec.learner runs `{runs}`, not {learner.name}: remove that `command`, or --learner")
     if arguments:
         container["args"] = [*arguments]
-    if volumes := sources.folders(source["configMap"]):
-        for each in (pod, data["spec"].setdefault("template", {}).setdefault("spec", {})):
-            each["volumes"] = [*(each.get("volumes") or []), *volumes]
+    sources.write_into(data["spec"], f"{job.metadata.name}-source")
     return job.model_copy(update={"spec": parse_job(data, origin="with the learner").spec}), sources
-
-
-def has_ended(job: JobView) -> bool:
-    """Return whether a job has ended and its spec has not changed since: nothing of it will start."""
-    ended = job.held(ConditionType.COMPLETE) or job.held(ConditionType.FAILED)
-    return bool(ended) and job.metadata.generation == job.status.observed_generation
 
 
 def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[[str], None]) -> int:
@@ -78,8 +68,8 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
     state, followed = "", set[str]()
     while True:
         for seen in jobs.watch(job):
-            found, complete = diagnose(seen), seen.held(ConditionType.COMPLETE)
-            over = complete or seen.held(ConditionType.FAILED)
+            found, complete = diagnose(seen), seen.status.held(ConditionType.COMPLETE)
+            over = complete or seen.status.held(ConditionType.FAILED)
             pods = [pod for pod in jobs.pods(seen) if pod.role == Role.LEARNER and pod.phase != "Pending"]
             begun = [pod for pod in pods if not (pod.name in followed and (over or pod.finished))]
             now = f"{seen.key} is {found}"

@@ -92,5 +92,5 @@ def show(console: Console, read: Callable[[], RenderableType], *, every_s: float
 
 def last_error(job: JobView) -> str:
     """Return the job's current problem or, without one, the last error of a worker."""
-    problem = job.held(ConditionType.FAILED) or job.held(ConditionType.DEGRADED)
+    problem = job.status.held(ConditionType.FAILED) or job.status.held(ConditionType.DEGRADED)
     return one_line((problem.message or problem.reason) if problem else job.status.last_error or "")

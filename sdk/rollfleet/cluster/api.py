@@ -8,11 +8,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import quote
 
 from rollfleet.cluster.refusals import no_kubeconfig, refusal, unreachable, unusable_kubeconfig
 from rollfleet.errors import ClusterError
-from rollfleet_api.job import API_VERSION, KIND
+from rollfleet_api.kinds import KINDS
 
 Manifest = dict[str, Any]
 """An object of the cluster, in the words of its YAML."""
@@ -23,17 +22,6 @@ WATCH_S: Final = 240
 
 FIELD_MANAGER: Final = "rollfleet-sdk"
 _WRITE: Final = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}  # an unknown field is an error
-
-_PATHS: Final = {
-    KIND: f"apis/{API_VERSION}|collectorjobs",
-    "ConfigMap": "api/v1|configmaps",
-    "Deployment": "apis/apps/v1|deployments",
-    "Event": "api/v1|events",
-    "PersistentVolumeClaim": "api/v1|persistentvolumeclaims",
-    "Pod": "api/v1|pods",
-    "Secret": "api/v1|secrets",
-}
-"""The part of the path before the namespace, and the part after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +147,7 @@ class ClusterApi:
     ) -> Manifest:
         options = {"content_type": f"application/{form}"} if method == "PATCH" else {}
         with self._translated(_verb(method, name), kind, namespace, name):
-            response = self._send(method, _path(kind, namespace, name), query=query, body=body, **options)
+            response = self._send(method, KINDS[kind].path(namespace, name), query=query, body=body, **options)
             found: Manifest = json.loads(response.data)
         return found
 
@@ -173,7 +161,7 @@ class ClusterApi:
         query: Manifest,
         silent_s: float | None,
     ) -> Iterator[bytes]:
-        path, timeout = _path(kind, namespace, name, subresource), (TIMEOUT_S, silent_s)
+        path, timeout = KINDS[kind].path(namespace, name, subresource), (TIMEOUT_S, silent_s)
         verb, subject, rest = "get" if name else "watch", "/".join(filter(None, (kind, subresource))), b""
         with (
             self._translated(verb, subject, namespace, name),
@@ -230,12 +218,6 @@ def _load(configuration: Any, context: str | None, kubeconfig: str | Path | None
     chosen = known[context] if context else current
     namespace: str | None = chosen["context"].get("namespace")
     return namespace
-
-
-def _path(kind: str, namespace: str | None, name: str = "", subresource: str = "") -> str:
-    group, _, plural = _PATHS[kind].partition("|")
-    scope = ("namespaces", namespace) if namespace is not None else ()
-    return "/" + "/".join([group, *(quote(each, safe="") for each in (*scope, plural, name, subresource) if each)])
 
 
 def _verb(method: str, name: str) -> str:

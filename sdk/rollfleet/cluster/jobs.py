@@ -166,9 +166,9 @@ class Jobs:
         except ValueError:
             raise JobInvalid(f"condition: expected one of {', '.join(ConditionType)}, got {condition!r}") from None
         for last in self.watch(job, timeout_s=timeout_s):
-            if last.held(wanted):
+            if last.status.held(wanted):
                 return last
-            if last.held(ConditionType.FAILED) or last.held(ConditionType.COMPLETE):
+            if last.status.held(ConditionType.FAILED) or last.status.held(ConditionType.COMPLETE):
                 raise JobEnded(f"{last.key} does not become {condition}: it is {diagnose(last)}")
         if self.api.get(KIND, *self._parts(job)) is None:
             raise JobEnded(f"{job} was deleted before it was {condition}")

@@ -126,15 +126,21 @@ class Sources:
         data = {_key(path): text for path, text in self.files.items()}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
-    def folders(self, config_map: str) -> list[dict[str, Any]]:
-        """Return the volumes of a pod template that put the files of packages into folders; empty: there are none.
+    def write_into(self, spec: dict[str, Any], config_map: str) -> None:
+        """Name the ConfigMap of the files in a job's spec, in the words of YAML, unless it names another.
 
-        The operator mounts the volume `source` with the keys of the ConfigMap, and a key has no folder.
+        The operator mounts the volume `source` with the keys of the ConfigMap, and a key has no folder: packages need
+        that volume in the templates of the job's pods.
         """
+        name = spec.setdefault("source", {"configMap": config_map})["configMap"]
         if not any("/" in path for path in self.files):
-            return []
+            return
         items = [{"key": _key(path), "path": path} for path in self.files]
-        return [{"name": "source", "configMap": {"name": config_map, "items": items}}]
+        volume = {"name": "source", "configMap": {"name": name, "items": items}}
+        for owner in filter(None, (spec, spec.get("learner"))):
+            template = owner.get("template") or {}
+            pod = template.get("spec") or {}
+            owner["template"] = template | {"spec": pod | {"volumes": [volume, *(pod.get("volumes") or [])]}}
 
     def _pickle(self, value: Any, keyword: str) -> str:
         """Keep a module with a pickled value, which takes parts of the user's own modules along. Return its name."""

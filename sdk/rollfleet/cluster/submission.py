@@ -92,13 +92,13 @@ class Submission:
             if found.reason != problem:
                 problem, problem_s = found.reason, now_s
             counted = f"{view.status.workers.ready} of {self.job.spec.workers} workers are ready"
-            if view.held(ConditionType.READY):
+            if view.status.held(ConditionType.READY):
                 self._show(counted, last=True)
                 return
             why = str(found) if found.is_problem else found.message
             if found.reason != UNSEEN or now_s - problem_s > _UNSEEN_S:  # at first no operator has seen it
                 self._show(f"{counted}: {why}")
-            if view.held(ConditionType.FAILED):
+            if view.status.held(ConditionType.FAILED):
                 # The advice is about edits, and this job is about to be deleted.
                 raise JobEnded(f"{view.key} has failed: {found.model_copy(update={'advice': ''})}")
             if found.reason in _RARELY_MENDED and now_s - problem_s > PATIENCE_S:

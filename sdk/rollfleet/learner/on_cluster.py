@@ -76,11 +76,7 @@ def on_cluster(
         spec["ttlSecondsAfterFinished"] = TTL_S
     name = cluster.name or _new_name(env)
     if sources.files:
-        spec["source"] = {"configMap": f"{name}-source"}
-        pod = dict(spec["template"].get("spec") or {})
-        volumes = [*sources.folders(spec["source"]["configMap"]), *pod.get("volumes", [])]
-        if volumes:
-            spec["template"]["spec"] = pod | {"volumes": volumes}
+        sources.write_into(spec, f"{name}-source")
     metadata = {"name": name, "labels": dict(cluster.labels)}
     return parse_job({"apiVersion": job.api_version, "kind": job.kind, "metadata": metadata, "spec": spec}), sources
 

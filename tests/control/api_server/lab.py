@@ -15,10 +15,10 @@ from tests.control.kubernetes import ApiServer, wait_for
 from tests.control.pure.nats_in_memory import NatsInMemory
 
 from rollfleet_api.job import KIND, CollectorJob
+from rollfleet_api.kinds import KINDS
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.times import format_time
 from rollfleet_operator.api import Api
-from rollfleet_operator.kinds import KINDS
 from rollfleet_operator.manifest import Manifest, overlay
 from rollfleet_operator.nats_port import Heartbeats, JobKey
 from rollfleet_operator.program import Operator

@@ -9,6 +9,7 @@ from tests.control.api_server.lab import CHILDREN, Lab
 from tests.control.kubernetes import wait_for
 
 from rollfleet_api.job import KIND, CollectorJob
+from rollfleet_api.kubernetes_names import MANAGED_BY_LABEL
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.errors import NatsFull
@@ -75,10 +76,10 @@ def test_drift_is_repaired(lab: Lab) -> None:
     lab.apply()
     run, policy = lab.run()["metadata"]["name"], names.network_policy("cartpole", Role.WORKER)
     lab.patch("Job", run, {"spec": {"completions": 9, "parallelism": 9}})
-    lab.patch("Job", run, {"metadata": {"labels": {names.MANAGED_BY: None}}})
+    lab.patch("Job", run, {"metadata": {"labels": {MANAGED_BY_LABEL: None}}})
     lab.patch("NetworkPolicy", policy, {"spec": {"policyTypes": ["Ingress"]}})
     wait_for(lambda: lab.run()["spec"]["parallelism"] == 2)
-    wait_for(lambda: lab.run()["metadata"]["labels"].get(names.MANAGED_BY))
+    wait_for(lambda: lab.run()["metadata"]["labels"].get(MANAGED_BY_LABEL))
     wait_for(lambda: len((lab.get("NetworkPolicy", policy) or {})["spec"]["policyTypes"]) == 2)
 
 

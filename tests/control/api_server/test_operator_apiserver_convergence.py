@@ -7,7 +7,7 @@ import pytest
 from tests.control.api_server.lab import Lab
 from tests.control.kubernetes import wait_for
 
-from rollfleet_operator import names
+from rollfleet_api.kubernetes_names import JOB_LABEL
 from rollfleet_operator.manifest import Manifest
 
 pytestmark = pytest.mark.cluster
@@ -43,7 +43,7 @@ def content(lab: Lab, job: str) -> dict[str, Any]:
     found = {}
     for kind in ("Job", "ServiceAccount", "NetworkPolicy"):
         for child in lab.all(kind):
-            if child["metadata"]["labels"][names.JOB] == job:
+            if child["metadata"]["labels"][JOB_LABEL] == job:
                 found[kind + child["metadata"]["name"].replace(job, "")] = comparable(child, job)
     return found
 

@@ -7,10 +7,10 @@ from tests.control.api_server.lab import Lab, RunningOperator
 from tests.control.kubernetes import OTHER_TOKEN, ApiServer, wait_for
 
 from rollfleet_api.job import KIND
+from rollfleet_api.kinds import KINDS
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
-from rollfleet_operator.kinds import KINDS
 
 pytestmark = pytest.mark.cluster
 StartOperator = Callable[..., RunningOperator]

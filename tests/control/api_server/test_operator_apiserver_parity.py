@@ -5,16 +5,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from crds.crd import crd
 from tests.api.job_data import ENV, RULES, job_data
 from tests.control.api_server.lab import Lab
 from tests.control.kubernetes import ApiServer
 
-from rollfleet_api.crd import crd
 from rollfleet_api.job import KIND
+from rollfleet_api.kinds import KINDS
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.validation import JobErrors, parse_job
 from rollfleet_operator.errors import ApiError
-from rollfleet_operator.kinds import KINDS
 
 pytestmark = pytest.mark.cluster
 

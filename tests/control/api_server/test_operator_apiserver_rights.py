@@ -11,12 +11,13 @@ from tests.control.chart.helm import Helm, Rendered
 from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer, wait_for
 
 from rollfleet_api.job import API_VERSION, KIND
+from rollfleet_api.kinds import KINDS
+from rollfleet_api.kubernetes_names import JOB_LABEL, MANAGED_BY_LABEL, MANAGER
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.api import Api
 from rollfleet_operator.errors import ApiError
-from rollfleet_operator.kinds import KINDS
 from rollfleet_operator.manifest import Manifest, overlay
 
 pytestmark = pytest.mark.cluster
@@ -27,7 +28,7 @@ POLICIES = {
 }
 EVERYTHING = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
 LEARNER: dict[str, Any] = {"template": {}}
-LABELS = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
+LABELS = {MANAGED_BY_LABEL: MANAGER, JOB_LABEL: "x"}
 
 
 class Right(NamedTuple):
@@ -100,7 +101,7 @@ def live_a_whole_life(lab: Lab) -> None:
         ("NetworkPolicy", names.network_policy("cartpole", Role.WORKER)),
         ("ServiceAccount", names.account("cartpole")),
     ):
-        lab.patch(kind, name, {"metadata": {"labels": {names.JOB: "x"}}})
+        lab.patch(kind, name, {"metadata": {"labels": {JOB_LABEL: "x"}}})
         wait_for(lambda kind=kind, name=name: label(lab, kind, name) == "cartpole")  # type: ignore[misc]
     secret: Any = lab.get("Secret", names.secret("cartpole", Role.WORKER))
     lab.nats.rotation += 1
@@ -112,7 +113,7 @@ def live_a_whole_life(lab: Lab) -> None:
 
 def label(lab: Lab, kind: str, name: str) -> str | None:
     found: Any = lab.get(kind, name)
-    return found["metadata"]["labels"].get(names.JOB) if found else None
+    return found["metadata"]["labels"].get(JOB_LABEL) if found else None
 
 
 @pytest.mark.parametrize("scope", ["Role", "ClusterRole"])

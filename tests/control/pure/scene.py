@@ -7,12 +7,11 @@ from typing import Any
 from tests.api.job_data import SMALLEST, job_data
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.kubernetes_names import INDEX_LABEL
+from rollfleet_api.kubernetes_names import INDEX_LABEL, JOB_LABEL, ROLE_LABEL
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.times import format_time
 from rollfleet_api.validation import parse_job
-from rollfleet_operator import names
 from rollfleet_operator.desired import access_objects, runs
 from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
 from rollfleet_operator.nats_port import Endpoint, Heartbeats
@@ -193,7 +192,7 @@ def stored_pod(index: int, version: int = 7) -> Manifest:
         "uid": f"uid-{index}",
         "resourceVersion": str(version),
         "creationTimestamp": "2026-01-01T00:00:00Z",
-        "labels": {names.JOB: "cartpole", names.ROLE: "worker"},
+        "labels": {JOB_LABEL: "cartpole", ROLE_LABEL: "worker"},
         "annotations": {INDEX_LABEL: str(index)},
     }
     return {"kind": "Pod", "metadata": metadata, "spec": {"containers": [], "nodeName": str(version)}}

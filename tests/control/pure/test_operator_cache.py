@@ -9,7 +9,7 @@ import pytest
 from tests.control.pure.scene import stored_pod
 
 from rollfleet_api.job import KIND
-from rollfleet_operator import names
+from rollfleet_api.kubernetes_names import JOB_LABEL, ROLE_LABEL
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import JobKey
@@ -75,7 +75,7 @@ def test_of_a_pod_only_what_is_read_is_kept(cache: Cache) -> None:
 def test_pod_that_lost_its_role_is_no_longer_a_pod_of_the_job(cache: Cache) -> None:
     cache.put(stored_pod(0))
     changed = stored_pod(0, 8)
-    del changed["metadata"]["labels"][names.ROLE]
+    del changed["metadata"]["labels"][ROLE_LABEL]
     assert cache.put(changed) == KEY
     assert cache.pods(KEY) == []
 
@@ -86,14 +86,14 @@ def test_children_of_an_earlier_job_of_the_name_are_ignored(cache: Cache) -> Non
 
 
 def test_owner_counts_more_than_a_label(cache: Cache) -> None:
-    assert cache.put(owned(5, labels={names.JOB: "other"})) == KEY
+    assert cache.put(owned(5, labels={JOB_LABEL: "other"})) == KEY
 
 
 def test_an_object_whose_label_changes_is_kept_once(cache: Cache) -> None:
     for version in range(5, 9):
-        key = cache.put(owned(version, ownerReferences=[], labels={names.JOB: f"job-{version}"}))
+        key = cache.put(owned(version, ownerReferences=[], labels={JOB_LABEL: f"job-{version}"}))
         assert key == JobKey("lab", f"job-{version}")
-    assert cache.put(owned(6, ownerReferences=[], labels={names.JOB: "job-6"})) is None
+    assert cache.put(owned(6, ownerReferences=[], labels={JOB_LABEL: "job-6"})) is None
     assert cache.keep_only("Job", set(), "9") == {JobKey("lab", "job-8")}
 
 

@@ -7,6 +7,7 @@ import pytest
 from tests.control.pure.scene import Scene, a_job, scene, wanted
 
 from rollfleet_api.evaluation import MAX_EVALUATION_WORKERS
+from rollfleet_api.kubernetes_names import ROLE_LABEL
 from rollfleet_api.messages import Evaluation, LearnerStatus
 from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH
 from rollfleet_api.permissions import Role
@@ -68,7 +69,7 @@ def test_evaluation_workers_have_the_network_policy_of_the_workers() -> None:
         "cartpole-learner-rollfleet",
     }
     (expression,) = found[Ref("NetworkPolicy", "cartpole-worker-rollfleet")]["spec"]["podSelector"]["matchExpressions"]
-    assert expression == {"key": names.ROLE, "operator": "In", "values": ["worker", "evaluation"]}
+    assert expression == {"key": ROLE_LABEL, "operator": "In", "values": ["worker", "evaluation"]}
 
 
 def test_scaling_the_workers_leaves_the_evaluation_workers() -> None:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from crds.crd import crd
 from tests.control.pure.scene import Scene, wanted
 
-from rollfleet_api.crd import crd
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.validation import MAX_SPEC_BYTES, JobErrors, Oversized, bounded, parse_job
 from rollfleet_operator.cache import Cache

@@ -11,10 +11,10 @@ from aiohttp import web
 from tests.control.pure.nats_in_memory import NatsInMemory
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.kinds import KINDS
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.api import Api
-from rollfleet_operator.cache import Cache
-from rollfleet_operator.kinds import KINDS, WATCHED
+from rollfleet_operator.cache import WATCHED, Cache
 from rollfleet_operator.leadership import Leadership
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import JobKey

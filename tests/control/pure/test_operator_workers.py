@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tests.control.pure.scene import scene
 
+from rollfleet_api.kubernetes_names import JOB_LABEL
 from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH, MAX_WORKER_INDEX_DIGITS
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
@@ -117,7 +118,7 @@ def test_users_template_is_merged_over_the_operators() -> None:
 )
 def test_null_part_of_a_template_is_nothing(template: Any) -> None:
     pod = workers(template=template)["spec"]["template"]
-    assert pod["metadata"]["labels"][names.JOB] == "cartpole"
+    assert pod["metadata"]["labels"][JOB_LABEL] == "cartpole"
     assert (pod["spec"]["containers"][0]["name"], pod["spec"]["restartPolicy"]) == ("worker", "Never")
 
 
@@ -137,9 +138,9 @@ def test_null_in_a_template_removes_a_field_of_the_operator() -> None:
 
 
 def test_template_cannot_change_what_the_operator_needs() -> None:
-    written = {"metadata": {"labels": {names.JOB: "other"}}, "spec": {"restartPolicy": "OnFailure"}}
+    written = {"metadata": {"labels": {JOB_LABEL: "other"}}, "spec": {"restartPolicy": "OnFailure"}}
     template = workers(template=written)["spec"]["template"]
-    assert template["metadata"]["labels"][names.JOB] == "cartpole"
+    assert template["metadata"]["labels"][JOB_LABEL] == "cartpole"
     assert template["spec"]["restartPolicy"] == "Never"
 
 

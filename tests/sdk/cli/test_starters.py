@@ -26,13 +26,14 @@ def test_a_starter_is_a_valid_job_with_its_code_in_a_config_map(run: Callable[..
     shown = run("init", "new", "--example", starter).output
     assert "run it here:      cd new && rollfleet run job.yaml --learner learner.py" in shown
     folder = Path("new")
-    assert {path.name for path in folder.iterdir()} == set(STARTERS[starter])
+    names = {Path(file).name for file in STARTERS[starter]}
+    assert {path.name for path in folder.iterdir()} == names
     assert run("validate", "new/job.yaml").exit_code == 0
     job = yaml.safe_load((folder / "job.yaml").read_text())
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     (code,) = kustomization["configMapGenerator"]
     assert code["name"] == job["spec"]["source"]["configMap"]
-    assert set(code["files"]) == {name for name in STARTERS[starter] if name.endswith(".py")}
+    assert set(code["files"]) == {name for name in names if name.endswith(".py")}
 
 
 def test_nothing_is_overwritten(run: Callable[..., Result]) -> None:
@@ -55,9 +56,12 @@ def test_kubectl_builds_the_objects_of_a_starter(run: Callable[..., Result], sta
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("starter", "frames", "mean_return"), [("ppo", 61_440, 150.0), ("custom-env", 30_720, -2.0)])
+@pytest.mark.parametrize(
+    ("starter", "name", "frames", "mean_return"),
+    [("ppo", "cartpole", 61_440, 150.0), ("custom-env", "custom-env", 30_720, -2.0)],
+)
 def test_a_starter_trains_and_its_policy_plays(
-    workplace: Workplace, starter: str, frames: int, mean_return: float
+    workplace: Workplace, starter: str, name: str, frames: int, mean_return: float
 ) -> None:
     assert workplace.start("init", "--example", starter).wait() == 0
     job = yaml.safe_load((workplace.folder / "job.yaml").read_text())
@@ -67,9 +71,9 @@ def test_a_starter_trains_and_its_policy_plays(
     (workplace.folder / "job.yaml").write_text(yaml.safe_dump(job))
     program = workplace.run("--learner", "learner.py")
     assert program.wait(timeout_s=110) == 0, program.output
-    assert "trained: runs/ppo/checkpoint-" in program.output
-    played = workplace.start("play", "runs/ppo", "--episodes", "1")
+    assert f"trained: runs/{name}/checkpoint-" in program.output
+    played = workplace.start("play", f"runs/{name}", "--episodes", "1")
     assert played.wait() == 0, played.output
     assert "mean return" in played.output
-    last = (workplace.folder / "runs/ppo/curve.csv").read_text().splitlines()[-1].split(",")
+    last = (workplace.folder / f"runs/{name}/curve.csv").read_text().splitlines()[-1].split(",")
     assert float(last[1]) > mean_return  # an untrained policy: about 20, and -10

@@ -1,19 +1,42 @@
-"""The first signal stops a program in order, a later one has its own reaction."""
+"""The first signal stops a command in order; later ones do not interrupt its clean-up."""
 
+import asyncio
 import signal
+from collections.abc import Iterator
 
 import pytest
 
-from rollfleet.cli.stop_signal import StopSignal
+from rollfleet.cli.stop_signal import until_signal
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Put the handlers of the test's process back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_exit_code_is_that_of_the_first_signal(number: signal.Signals, code: int) -> None:
-    calls: list[str] = []
-    stop = StopSignal(lambda: calls.append("first"), lambda: calls.append("later"))
-    assert (stop.number, stop.exit_code) == (None, 0)
-    signal.raise_signal(number)
-    signal.raise_signal(signal.SIGINT)
-    signal.raise_signal(signal.SIGTERM)
-    assert calls == ["first", "later", "later"]
-    assert (stop.number, stop.exit_code) == (number, code)
+async def test_the_exit_code_is_that_of_the_first_signal(number: signal.Signals, code: int) -> None:
+    cleaned = False
+
+    async def work() -> int:
+        nonlocal cleaned
+        signal.raise_signal(number)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.sleep(0)
+            cleaned = True
+        return 0
+
+    assert await until_signal(work()) == code
+    assert cleaned
+
+
+async def test_without_a_signal_the_exit_code_is_that_of_the_work() -> None:
+    assert await until_signal(asyncio.sleep(0, result=3)) == 3

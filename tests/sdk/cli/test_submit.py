@@ -242,7 +242,7 @@ def test_a_starter_is_submitted_with_all_of_its_code(
     assert result.exit_code == 0, result.output
     named = yaml.safe_load(Path("job.yaml").read_text())["spec"]["source"]["configMap"]
     files = found(jobs.api, "ConfigMap", named)
-    assert set(files["data"]) == {name for name in STARTERS[starter] if name.endswith(".py")}
+    assert set(files["data"]) == {Path(name).name for name in STARTERS[starter] if name.endswith(".py")}
 
 
 def test_a_refused_job_leaves_no_config_map(submit: Submit, jobs: Jobs, namespace: Namespace, learner: str) -> None:
@@ -259,11 +259,19 @@ def test_a_job_that_has_ended_is_not_submitted_in_silence(
     submit: Submit, namespace: Namespace, learner: str, end: str
 ) -> None:
     submit("--learner", learner)
-    namespace.report(phase=end, conditions=[condition(end, "Ended", "that was all")])
+    namespace.report(phase=end, conditions=[condition(end, "Ended", "that was all") | {"observedGeneration": 1}])
     Path(learner).write_text("print('mended')\n")
     again = submit("--learner", learner)
     assert again.exit_code == 1
     assert "(Ended): that was all; an unchanged spec starts nothing: `rollfleet delete " in again.stderr
+
+
+def test_a_job_that_is_tried_again_has_not_ended(submit: Submit, namespace: Namespace) -> None:
+    submit()
+    failed = {"type": "Failed", "status": "True", "reason": "WorkerFailed", "observedGeneration": 1}
+    submit(workers=3)
+    namespace.report(conditions=[failed | {"lastTransitionTime": "2026-11-21T12:00:00Z"}], observedGeneration=2)
+    assert "submitted" in submit(workers=3).output
 
 
 def test_follow_shows_each_learners_log_until_the_job_is_complete(jobs: Jobs, namespace: Namespace) -> None:

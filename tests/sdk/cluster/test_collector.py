@@ -113,5 +113,5 @@ def test_the_job_of_a_program_that_was_killed_fails_and_its_workers_leave(kubele
         assert program.stdout is not None
         assert program.stdout.readline() == "8\n"
     view = Jobs(namespace=api.namespace).wait("mine", "Failed", timeout_s=60)
-    assert view.held(ConditionType.FAILED).reason == "LearnerGone"  # type: ignore[union-attr]
+    assert view.status.held(ConditionType.FAILED).reason == "LearnerGone"  # type: ignore[union-attr]
     wait_until(lambda: not kubelet.workers)

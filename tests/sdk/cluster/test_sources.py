@@ -52,11 +52,20 @@ def test_the_config_map_has_a_key_for_each_file_and_a_volume_puts_it_into_its_fo
     found = sources.config_map("code", "team-a")
     assert found["metadata"] == {"name": "code", "namespace": "team-a"}
     assert found["data"] == {"farm.soil.py": "DEPTH = 2", "farm.__init__.py": ""}
-    (volume,) = sources.folders("code")
+    spec: dict[str, Any] = {"learner": {"template": {}}}
+    sources.write_into(spec, "code")
+    (volume,) = spec["template"]["spec"]["volumes"]
+    assert spec == {
+        "source": {"configMap": "code"},
+        "template": spec["template"],
+        "learner": {"template": spec["template"]},
+    }
     assert {"key": "farm.soil.py", "path": "farm/soil.py"} in volume["configMap"]["items"]
     alone = Sources()
     alone.keep("unused")
-    assert alone.folders("code") == [], "a file without a folder needs no such volume"
+    plain: dict[str, Any] = {"source": {"configMap": "mine"}}
+    alone.write_into(plain, "code")
+    assert plain == {"source": {"configMap": "mine"}}, "a file without a folder needs no such volume"
 
 
 def test_installed_modules_and_our_own_do_not_travel() -> None:

@@ -8,10 +8,10 @@ from tests.api.job_data import job_data
 
 import rollfleet
 from rollfleet import Cluster, Jobs
-from rollfleet.cluster import api as requests
 from rollfleet.cluster.api import ClusterApi
 from rollfleet.errors import ClusterError
 from rollfleet_api.job import KIND
+from rollfleet_api.kinds import KINDS, Kind
 
 pytestmark = pytest.mark.usefixtures("outside")
 
@@ -51,6 +51,6 @@ def test_a_namespace_that_is_not_there() -> None:
 
 
 def test_a_cluster_without_rollfleet(api: ClusterApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(requests._PATHS, KIND, "apis/nobody.example/v1|collectorjobs")
+    monkeypatch.setitem(KINDS, KIND, Kind(api_version="nobody.example/v1", plural="collectorjobs"))
     message = error_of(Cluster(namespace=api.namespace, progress=False))
     assert message.startswith("Rollfleet is not installed on this cluster; install it with `helm install rollfleet ")

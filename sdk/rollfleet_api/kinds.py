@@ -1,7 +1,8 @@
-"""The kinds of objects that the operator uses, and their paths on the API server."""
+"""The kinds of objects that Rollfleet uses, and their paths on the API server."""
 
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote
 
 from rollfleet_api.job import API_VERSION, KIND
 
@@ -16,9 +17,9 @@ class Kind:
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
         """Return the path of an object, or of a list of them; `namespace` None: in all namespaces."""
         group = "api" if "/" not in self.api_version else "apis"
-        scope = f"/namespaces/{namespace}" if namespace is not None else ""
-        rest = "".join(f"/{part}" for part in (name, subresource) if part)
-        return f"/{group}/{self.api_version}{scope}/{self.plural}{rest}"
+        scope = ("namespaces", namespace) if namespace is not None else ()
+        parts = (quote(part, safe="") for part in (*scope, self.plural, name, subresource) if part)
+        return f"/{group}/{self.api_version}/{'/'.join(parts)}"
 
 
 KINDS: Final = {
@@ -31,9 +32,8 @@ KINDS: Final = {
     "ConfigMap": Kind(api_version="v1", plural="configmaps"),
     "Event": Kind(api_version="v1", plural="events"),
     "Lease": Kind(api_version="coordination.k8s.io/v1", plural="leases"),
+    "Deployment": Kind(api_version="apps/v1", plural="deployments"),
+    "PersistentVolumeClaim": Kind(api_version="v1", plural="persistentvolumeclaims"),
     "Namespace": Kind(api_version="v1", plural="namespaces"),
     "SelfSubjectAccessReview": Kind(api_version="authorization.k8s.io/v1", plural="selfsubjectaccessreviews"),
 }
-
-WATCHED: Final = (KIND, "Job", "ServiceAccount", "NetworkPolicy", "Pod")
-"""The watched kinds. Not Secrets: a watch would need the right to read all Secrets of a namespace."""

@@ -1,7 +1,7 @@
 """Frames a second."""
 
+from rollfleet_api.frame_rate import STALE_S, FrameRate
 from rollfleet_api.messages import LearnerStatus
-from rollfleet_operator.frame_rate import STALE_S, FrameRate
 
 
 def beat(time_s: float, frames: int, session: int = 1) -> LearnerStatus:
@@ -13,6 +13,11 @@ def test_rate_is_over_the_last_half_minute() -> None:
     for second in range(61):
         found = rate.update(beat(second, 10 * second if second < 30 else 300 + 50 * (second - 30)), second)
     assert found == 50.0
+
+
+def test_window_of_one_second_has_the_last_two_heartbeats() -> None:
+    rate = FrameRate(window_s=1.0)
+    assert [rate.update(beat(second, second**2), second) for second in range(4)] == [0.0, 1.0, 3.0, 5.0]
 
 
 def test_silent_learner_takes_no_frames() -> None:

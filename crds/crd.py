@@ -1,11 +1,9 @@
 """The CustomResourceDefinition of a CollectorJob, generated from the models.
 
-`python -m rollfleet_api.crd crds/collectorjob.yaml` writes it; without a path it goes to standard output. Pydantic
-writes JSON Schema, but the API server accepts only "structural" OpenAPI 3.0. Therefore references are resolved, and
-keywords that OpenAPI lacks are translated.
+`make crd` writes it. Pydantic writes JSON Schema, but the API server accepts only "structural" OpenAPI 3.0. Therefore
+references are resolved, and keywords that OpenAPI lacks are translated.
 """
 
-import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Final, cast
@@ -17,9 +15,10 @@ from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 
 Schema = dict[str, JsonValue]
 
-_HEADER: Final = (
-    "# Generated from sdk/rollfleet_api by `python -m rollfleet_api.crd crds/collectorjob.yaml`; edit the models.\n"
-)
+FILES: Final = ("crds/collectorjob.yaml", "charts/rollfleet/files/collectorjob.yaml")
+"""Where it stands, from the repository's root."""
+
+_HEADER: Final = "# Generated from sdk/rollfleet_api by `make crd`; edit the models.\n"
 
 _WORDS: Final = """
 description type format enum minimum maximum maxLength maxItems pattern anyOf required
@@ -86,21 +85,8 @@ def crd() -> Schema:
 
 
 def crd_yaml() -> str:
-    """Return the CustomResourceDefinition as the text of `crds/collectorjob.yaml`."""
+    """Return the CustomResourceDefinition as the text of its files."""
     return _HEADER + yaml.safe_dump(crd(), sort_keys=False, width=120, allow_unicode=True)
-
-
-def main(arguments: list[str]) -> None:
-    """Write the CRD to the given path, or to standard output."""
-    written(crd_yaml(), arguments)
-
-
-def written(text: str, arguments: list[str]) -> None:
-    """Write a text to the path in the arguments of a program; without one to standard output."""
-    if arguments:
-        Path(arguments[0]).write_text(text, encoding="utf-8")
-    else:
-        sys.stdout.write(text)
 
 
 def _root_schema() -> Schema:
@@ -159,4 +145,5 @@ def _resolved(schema: Schema, definitions: Schema) -> Schema:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    for file in FILES:
+        (Path(__file__).parents[1] / file).write_text(crd_yaml(), encoding="utf-8")

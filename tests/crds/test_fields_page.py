@@ -3,15 +3,13 @@
 import re
 from pathlib import Path
 
-from rollfleet_api import fields_page
+from crds.fields_page import fields_page
 
-PAGE = fields_page.fields_page()
+PAGE = fields_page()
 
 
 def test_the_page_is_current(repository: Path) -> None:
-    assert (repository / "docs/fields.md").read_text() == PAGE, (
-        "run python -P -m rollfleet_api.fields_page docs/fields.md"
-    )
+    assert (repository / "docs/fields.md").read_text() == PAGE, "run make crd"
 
 
 def test_every_link_leads_to_a_section() -> None:

@@ -1,19 +1,23 @@
-"""Frames per second of a job over the last 30 s of its learner's heartbeats."""
+"""Frames per second of a job, from the heartbeats of its learner."""
 
 from collections import deque
 from math import inf
 
 from rollfleet_api.messages import LearnerStatus
 
-WINDOW_S = 30.0
 STALE_S = 15.0
 """A learner without a heartbeat for this long takes no frames."""
 
 
 class FrameRate:
-    """The heartbeats of one job's learner in a window of time."""
+    """The heartbeats of one job's learner in a window of time.
 
-    def __init__(self) -> None:
+    Args:
+        window_s: The length of the window.
+    """
+
+    def __init__(self, window_s: float = 30.0) -> None:
+        self._window_s = window_s
         self._beats: deque[LearnerStatus] = deque()
 
     def update(self, learner: LearnerStatus | None, now_s: float) -> float:
@@ -27,7 +31,7 @@ class FrameRate:
         if not beats or learner.time_s > beats[-1].time_s:
             beats.append(learner)
         # One heartbeat from before the window stays, so that the heartbeats fill the window.
-        while len(beats) > 2 and beats[1].time_s <= learner.time_s - WINDOW_S:
+        while len(beats) > 2 and beats[1].time_s <= learner.time_s - self._window_s:
             beats.popleft()
         elapsed_s = beats[-1].time_s - beats[0].time_s
         return (beats[-1].frames - beats[0].frames) / elapsed_s if elapsed_s > 0 else 0.0
