@@ -1,24 +1,148 @@
 """Recordings: written, and read."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from tensordict import TensorDict
 from tests.api.job_data import job_data
-from tests.sdk.nats.numbered_batches import fragment
+from tests.job_server import Connect, Server, actor_critic
+from tests.sdk.nats.numbered_batches import META, fragment, of, publish
+from tests.sdk.wire.joined_chunks import split
+from tests.waiting import wait_until
 
+import rollfleet
 from rollfleet import CollectorJob, Recording
 from rollfleet.errors import JobInvalid, RecordingDamaged
+from rollfleet.recording.recorder import Recorder
 from rollfleet.recording.segments import SegmentWriter, segments_in
-from rollfleet.wire.chunks import Identity
+from rollfleet.wire.chunks import Assembled, Identity
 from rollfleet.wire.codec import Key, decode
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import BatchMeta
+from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
+
+StartRecorder = Callable[..., Recorder]
+
+ASYNC: dict[str, Any] = {
+    "mode": "Async",
+    "workers": 2,
+    "env": {"id": "CartPole-v1", "numEnvs": 4},
+    "collect": {"framesPerBatch": 32, "stepCount": True},
+}
+SYNC = ASYNC | {"mode": "Sync"}
+WITHIN_S = 30.0
+
+
+@pytest.fixture
+def record(server: Server) -> Iterator[StartRecorder]:
+    with ExitStack() as stack:
+
+        def record(folder: Path, **more: Any) -> Recorder:
+            url = server.url(Role.LEARNER)
+            recorder = rollfleet.record(server.subjects.key, folder, address=url, timeout_s=10, **more)
+            return stack.enter_context(recorder)
+
+        yield record
+
+
+def assert_same(recorded: TensorDict, learned: TensorDict) -> None:
+    assert recorded.shape == learned.shape
+    assert recorded.names == learned.names
+    mine, theirs = dict(recorded.items(True, True)), dict(learned.items(True, True))
+    assert mine.keys() == theirs.keys()
+    for key, value in theirs.items():
+        assert mine[key].dtype == value.dtype
+        assert torch.equal(mine[key], value), key
+
+
+@pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
+def test_a_recording_equals_the_learners_batches(
+    spec: dict[str, Any], tmp_path: Path, server: Server, connect: Connect, record: StartRecorder
+) -> None:
+    job = server.provision(**spec | {"weights": {"maxLag": 1000}} if spec is ASYNC else spec)
+    recorder = record(tmp_path / "recording", segment_bytes=20_000)
+    workers = [server.start_worker(job, index) for index in range(2)]
+    with connect(actor_critic()) as collector:
+        learned = [batch.clone() for batch in islice(collector, 12)]
+    for worker in workers:
+        worker.join()
+    assert recorder.wait(WITHIN_S)
+    recorder.close()
+    recording = Recording(tmp_path / "recording")
+    assert recording.job == job
+    recorded = list(recording)
+    assert len(recording) == len(recorded) >= 12
+    # Batches of one worker are in its order. In mode Async, a batch is observed while it still waits for space.
+    by_content = {batch["observation"].numpy().tobytes(): batch for batch in recorded}
+    assert len(by_content) == len(recorded)
+    for batch in learned:
+        assert_same(by_content[batch["observation"].numpy().tobytes()], batch)
+    counts = recorder.counts()
+    assert (counts.missed, counts.corrupt) == (0, 0)
+    assert counts.batches == len(list(recording.arrivals()))
+    assert counts.frames == sum(batch.numel() for batch in recorded)
+    assert len(segments_in(tmp_path / "recording")) > 1
+
+
+def test_a_restarted_recorder_adds_new_batches(
+    tmp_path: Path, server: Server, connect: Connect, record: StartRecorder
+) -> None:
+    job = server.provision(**ASYNC | {"workers": 1, "delivery": {"maxBatchesAhead": 1}, "policy": {"random": {}}})
+    first = record(tmp_path)
+    worker = server.start_worker(job, 0)
+    collector = connect()
+    next(collector)
+    while first.counts().batches < 3:  # one is received, one is in the queue, one waits for space
+        assert not first.wait(0.01)
+    first.close()
+    second = record(tmp_path)
+    while not second.counts().batches:  # the worker has sent its batch again
+        assert not second.wait(0.01)
+    list(islice(collector, 5))
+    collector.shutdown()
+    worker.join()
+    second.close()
+    numbers = [arrival.sequence for arrival in Recording(tmp_path).arrivals()]
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) >= 6
+
+
+def test_a_folder_has_one_recorder_and_one_job(tmp_path: Path, server: Server, record: StartRecorder) -> None:
+    server.provision(**ASYNC)
+    recorder = record(tmp_path / "a")
+    with pytest.raises(JobInvalid, match=r"another recorder writes into .*a; name another folder"):
+        record(tmp_path / "a")
+    recorder.close()
+    write(tmp_path / "b", ["other"])
+    with pytest.raises(JobInvalid, match=r"holds batches of default/other, not of default/test; name another folder"):
+        record(tmp_path / "b")
+
+
+def test_corrupt_batches_are_counted_and_later_ones_recorded(
+    tmp_path: Path, server: Server, record: StartRecorder
+) -> None:
+    server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 8}})
+    recorder, link = record(tmp_path), server.link(Role.WORKER)
+    good = next(split(pack_fragment(fragment(), META), of(0, 0), max_chunk_bytes=1 << 16))
+    flipped = bytearray(good)
+    flipped[-1] ^= 1
+    for rubbish in (b"", b"rubbish", good[:-1], bytes(flipped)):
+        link.call(link.js.publish(link.subjects.batch_chunk(0, 0), rubbish), timeout_s=5)
+    publish(link, 7.0, of(0, 1))
+    wait_until(lambda: recorder.counts().batches)
+    recorder.close()
+    assert recorder.counts().corrupt == 4
+    assert values(Recording(tmp_path)) == [7.0]
 
 
 def job_called(name: str) -> CollectorJob:
@@ -38,6 +162,29 @@ def write(folder: Path, jobs: Sequence[str] = ("test",), *, segment_bytes: int =
             process = len(segments_in(folder))
             writer.write(Identity(worker=worker, incarnation=0, sequence=number, process=process), meta, tensors)
         writer.close()
+
+
+class Flood:
+    """An observer whose next batch always waits."""
+
+    job, missed, corrupt, is_closed = job_called("test"), 0, 0, False
+
+    def receive(self, timeout_s: float) -> Assembled | None:
+        return None if self.is_closed else Assembled(identity=of(0, 0), buffer=np.zeros(8, np.uint8))
+
+    def count_corrupt(self, error: Exception) -> None: ...
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_recorder_slower_than_the_workers_can_be_closed(tmp_path: Path) -> None:
+    recorder = Recorder(cast("Any", Flood()), tmp_path)
+    closing = threading.Thread(target=recorder.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert recorder.wait(0)
 
 
 def values(recording: Recording) -> list[float]:

@@ -1,0 +1,213 @@
+"""An observer receives every batch, live; learner and workers do not notice it."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from tests.job_server import Connect, Server
+from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
+from tests.waiting import wait_until
+
+import rollfleet
+from rollfleet.errors import ConnectionFailed, JobEnded, JobInvalid
+from rollfleet.nats import polling, presence
+from rollfleet.nats.state import read_job
+from rollfleet.nats.streams import deprovision
+from rollfleet.nats.worker_transport import NatsWorkerTransport
+from rollfleet.recording.observer import Observer
+from rollfleet.recording.recorder import MEMORY_BYTES
+from rollfleet.wire.fragment_message import unpack_fragment
+from rollfleet_api.messages import Control, LearnerPhase, pack
+from rollfleet_api.permissions import Role
+
+Observe = Callable[..., Observer]
+
+ASYNC: dict[str, Any] = {"mode": "Async", "workers": 2, "policy": {"random": {}}, "delivery": {"maxBatchesAhead": 16}}
+
+
+@pytest.fixture
+def observe(server: Server) -> Iterator[Observe]:
+    with ExitStack() as stack:
+
+        def observe(*, memory_bytes: int = MEMORY_BYTES) -> Observer:
+            link = server.link(Role.LEARNER)
+            seen = Observer(link, link.call(read_job(link, timeout_s=10)), memory_bytes=memory_bytes)
+            stack.callback(seen.close)
+            return seen
+
+        yield observe
+
+
+def seen_by(seen: Observer, count: int) -> list[float]:
+    """The numbers of the next batches, or of those that come before the job's end."""
+    numbers: list[float] = []
+    while len(numbers) < count:
+        try:
+            if assembled := seen.receive(1.0):
+                numbers.append(float(unpack_fragment(assembled.buffer)[1].steps["observation",].mean()))
+        except JobEnded:
+            break
+    return numbers
+
+
+def test_several_observers_receive_the_learners_batches(server: Server, connect: Connect, observe: Observe) -> None:
+    server.provision(**ASYNC)
+    observers = [observe(), observe()]
+    link = server.link(Role.WORKER)
+    for sequence in range(4):
+        publish(link, float(sequence), of(sequence % 2, sequence // 2), chunk_bytes=256)  # in several chunks
+    for observer in observers:
+        assert seen_by(observer, 4) == [0.0, 1.0, 2.0, 3.0]
+    collector = connect()
+    assert values(collector, 4) == [0.0, 1.0, 2.0, 3.0]
+    assert collector.stats().missed == 0
+    late = observe()
+    publish(link, 4.0, of(0, 2))
+    assert seen_by(late, 1) == [4.0]  # from its connection on
+    assert [observer.missed for observer in (*observers, late)] == [0, 0, 0]
+
+
+def test_a_batch_sent_twice_is_observed_once_and_a_gap_is_counted(server: Server, observe: Observe) -> None:
+    server.provision(**ASYNC)
+    observer = observe()
+    link = server.link(Role.WORKER)
+    for sequence in (0, 1, 1, 0, 4):
+        publish(link, float(sequence), of(0, sequence))
+    assert seen_by(observer, 3) == [0.0, 1.0, 4.0]
+    assert observer.missed == 2
+
+
+def test_the_bound_of_a_batch_follows_an_edit(server: Server, connect: Connect, observe: Observe) -> None:
+    server.provision(**ASYNC | {"delivery": {"maxBytes": "1Mi"}})
+    collector, observer = connect(), observe()
+    edited = server.provision(**ASYNC | {"delivery": {"maxBytes": "16Mi"}})
+    wait_until(lambda: collector.job.spec.delivery == edited.spec.delivery)
+    publish(server.link(Role.WORKER), 1.0, of(0, 0), size=40_000)  # 1.3 MB
+    assert seen_by(observer, 1) == [1.0]
+    assert values(collector, 1) == [1.0]
+
+
+def test_a_batch_that_waits_for_space_is_observed_once(server: Server, connect: Connect, observe: Observe) -> None:
+    server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 1}})
+    observer = observe()
+    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    refused = server.link(Role.LEARNER)
+    tries: list[str] = []
+
+    async def count() -> None:
+        async def on_chunk(message: Any) -> None:
+            tries.append(message.subject)
+
+        await refused.client.subscribe(server.subjects.batch_chunk(0, 0), cb=on_chunk)
+        await refused.flush()
+
+    refused.call(count())
+    sent = [transport.send(fragment(float(number)), META) for number in range(3)]
+    seen = seen_by(observer, 2)
+    while len(tries) < 4:  # the second one was refused at least twice
+        assert observer.receive(0.01) is None
+    assert values(connect(), 3) == [0.0, 1.0, 2.0]
+    sent[-1].stored.result(10)
+    assert seen + seen_by(observer, 1) == [0.0, 1.0, 2.0]
+    assert observer.missed == 0
+
+
+def test_an_observer_slower_than_the_workers_counts_lost_batches(
+    server: Server, connect: Connect, observe: Observe
+) -> None:
+    server.provision(**ASYNC)
+    observer = observe(memory_bytes=1)
+    link = server.link(Role.WORKER)
+    for sequence in range(6):
+        publish(link, float(sequence), of(0, sequence))
+    _wait_until_all_have_come(observer)
+    assert seen_by(observer, 1) == [0.0]
+    publish(link, 6.0, of(0, 6))
+    assert seen_by(observer, 1) == [6.0]
+    assert observer.missed == 5
+    assert values(connect(), 7) == [float(number) for number in range(7)]
+
+
+def _wait_until_all_have_come(observer: Observer) -> None:
+    link = observer._link
+
+    async def waiting() -> int:
+        await link.flush()  # what was published before has come, if not to the observer
+        return sum(subscription.pending_msgs for subscription in link.client._subs.values())
+
+    while observer._link.call(waiting()):
+        pass
+
+
+def test_an_observer_that_does_not_read_its_connection_delays_no_one(server: Server, connect: Connect) -> None:
+    server.provision(**ASYNC)
+    host, transport = server.host_port.split(":")
+    with socket.create_connection((host, int(transport))) as deaf:
+        user, password = server.url(Role.LEARNER).removeprefix("nats://").split("@")[0].split(":")
+        subject = server.subjects.batch_subjects[0]
+        deaf.sendall(f'CONNECT {{"user":"{user}","pass":"{password}"}}\r\nSUB {subject} 1\r\nPING\r\n'.encode())
+        answer = b""
+        while b"PONG" not in answer:
+            answer += deaf.recv(4096)
+        worker = NatsWorkerTransport(server.link(Role.WORKER), 0)
+        collector = connect()
+        for number in range(30):  # twice what NATS buffers for a slow reader
+            sending = worker.send(fragment(float(number), envs=2, steps=8, size=70_000), META)
+        assert values(collector, 30) == [float(number) for number in range(30)]
+        sending.stored.result(10)
+        assert collector.stats().missed == 0
+
+
+def test_nats_can_be_killed_and_restarted(server: Server, observe: Observe) -> None:
+    server.provision(**ASYNC)
+    observer = observe()
+    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    transport.send(fragment(0.0), META).stored.result(10)
+    assert seen_by(observer, 1) == [0.0]
+    server.kill()
+    server.start_again()
+    while not observer._link.client.is_connected:
+        assert observer.receive(0.01) is None
+    transport.send(fragment(1.0), META).stored.result(10)
+    assert seen_by(observer, 1) == [1.0]
+
+
+def test_an_observer_ends_after_the_last_batch_of_a_complete_job(server: Server, observe: Observe) -> None:
+    server.provision(**ASYNC)
+    observer = observe()
+    link, learner = server.link(Role.WORKER), server.link(Role.LEARNER)
+    for sequence in range(3):
+        publish(link, float(sequence), of(0, sequence))
+    complete = Control(session=1, phase=LearnerPhase.COMPLETE, round=0, version=0)
+    learner.call(learner.store(learner.subjects.control, pack(complete)))
+    assert seen_by(observer, 10) == [0.0, 1.0, 2.0]
+    with pytest.raises(JobEnded, match="default/test is complete"):
+        observer.receive(0.0)
+    assert seen_by(observe(), 10) == []  # an observer that connects too late
+
+
+def test_an_observer_ends_when_the_job_is_deleted(
+    server: Server, observe: Observe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "POLL_EVERY_S", 0.1)
+    monkeypatch.setattr(presence, "DELETED_AFTER_S", 0.3)
+    server.provision(**ASYNC)
+    observer = observe()
+    admin = server.link()
+    admin.call(deprovision(admin))
+    assert seen_by(observer, 10) == []
+
+
+def test_a_workers_credentials_are_refused(server: Server) -> None:
+    server.provision(**ASYNC)
+    with pytest.raises(ConnectionFailed, match="may not read the batches of default/test: use its learner's"):
+        rollfleet.record(server.subjects.key, address=server.url(Role.WORKER), timeout_s=10)
+
+
+def test_invalid_arguments_are_named() -> None:
+    for name in ("memory_bytes", "segment_bytes"):
+        zero: Any = {name: 0}
+        with pytest.raises(JobInvalid, match=f"{name}: must be at least 1, got 0"):
+            rollfleet.record("test", "x", address="nats://127.0.0.1:1", **zero)
