@@ -85,7 +85,7 @@ class Link:
         self._last_error: Exception | None = None
         self._warned_s = -math.inf  # time of the last warning that NATS stores nothing
         self._space = asyncio.Event()  # set, and replaced, when there may be space
-        self._warned_refused = False  # of a refusal since the last cut: each attempt to reconnect is refused again
+        self._warned_of = set[type[Exception]]()  # since the last cut: such errors come again and again
         self._recoveries: list[Callable[[], Awaitable[None]]] = []
         self._after_close = ExitStack()
         self._recovering: asyncio.Task[None] | None = None
@@ -328,13 +328,15 @@ class Link:
         if ACCOUNT_DELETED in str(error).lower():
             self.account_gone_s = self.account_gone_s or time.monotonic()
         # A reconnection mends a cut. Warn about errors that it does not mend.
-        unexpected = "violation" in str(error).lower()
-        if unexpected and self._probe is not None:
+        refused = "violation" in str(error).lower()
+        if refused and self._probe is not None:
             self._probe.append(error)
-            unexpected = False
-        lasting = isinstance(error, nats.errors.SlowConsumerError) or (unexpected and not self._warned_refused)
-        self._warned_refused |= unexpected
-        log.log(logging.WARNING if lasting else logging.DEBUG, "NATS connection of %s: %r", self.address.job, error)
+            refused = False
+        lasting = refused or isinstance(error, nats.errors.SlowConsumerError)
+        level = logging.WARNING if lasting and type(error) not in self._warned_of else logging.DEBUG
+        if lasting:
+            self._warned_of.add(type(error))
+        log.log(level, "NATS connection of %s: %r", self.address.job, error)
 
     def _drop_socket(self) -> None:
         """Close the socket of a failed attempt: the client would forget it and open another."""
@@ -353,7 +355,8 @@ class Link:
         self.client._pending_data_size = 0
 
     async def _on_reconnected(self) -> None:
-        self._cut, self._warned_refused, self.account_gone_s = self._loop.create_future(), False, None
+        self._cut, self.account_gone_s = self._loop.create_future(), None
+        self._warned_of.clear()
         self._recovering = asyncio.ensure_future(self._recover())
 
     async def _recover(self) -> None:
