@@ -1,0 +1,148 @@
+"""Receives every batch that a job's workers send, live, and takes none from its learner.
+
+It subscribes to the subjects that workers publish to, beside the work queue: it gets a copy, and no one waits for it.
+"""
+
+import logging
+import threading
+from collections import deque
+
+from nats.aio.msg import Msg
+
+from rollfleet.errors import JobEnded, WireError
+from rollfleet.learner.duplicates import DuplicateFilter
+from rollfleet.nats.link import Link
+from rollfleet.nats.presence import JobPresence
+from rollfleet.nats.state import read_state
+from rollfleet.wire.chunks import Assembled, Assembler
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import Control, LearnerPhase
+from rollfleet_api.subjects import BEGAN
+
+log = logging.getLogger(__name__)
+
+SUBSCRIBE_TIMEOUT_S = 15.0
+
+
+class Observer:
+    """Every batch of a job as it arrives, from one worker each.
+
+    It receives batches from the moment that it connects, including those that the learner drops as too old. A reader
+    that is slower than the workers loses batches: those that do not fit into its memory.
+
+    Args:
+        link: A connection as the job's learner. It is closed with the observer.
+        memory_bytes: Bound of the batches that wait for the reader; a single larger batch is kept.
+    """
+
+    def __init__(self, link: Link, job: CollectorJob, *, memory_bytes: int) -> None:
+        self.job = job
+        self._link, self._memory_bytes = link, memory_bytes
+        self._assembler = Assembler(max_message_bytes=job.spec.delivery.limit_bytes)
+        self._follow(job)
+        self._duplicates = DuplicateFilter()
+        self._waiting: deque[Assembled] = deque()
+        self._waiting_bytes = 0
+        self._corrupt = 0
+        self._ended: JobEnded | None = None
+        self._changed = threading.Condition()
+        link.call(self._subscribe(), timeout_s=SUBSCRIBE_TIMEOUT_S)
+        link.begin(self._watch_job())
+
+    def receive(self, timeout_s: float) -> Assembled | None:
+        """Return the next batch as it was sent; None: none came in time.
+
+        Raises:
+            JobEnded: The job has ended, and every batch that came was returned.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._ended, timeout_s)
+            if self._waiting:
+                assembled = self._waiting.popleft()
+                self._waiting_bytes -= assembled.buffer.nbytes
+                return assembled
+            if self._ended:
+                raise self._ended
+        return None
+
+    @property
+    def missed(self) -> int:
+        """Batches that arrived incomplete or did not fit, though later ones of the same incarnation arrived."""
+        with self._changed:
+            return self._duplicates.missed
+
+    @property
+    def corrupt(self) -> int:
+        """Number of batches that could not be read."""
+        return self._corrupt
+
+    def count_corrupt(self, error: Exception) -> None:
+        """Count a batch that could not be read."""
+        self._corrupt += 1
+        log.warning("skipped a batch that could not be read: %s", error)
+
+    def close(self) -> None:
+        """Disconnect. Closing twice is harmless."""
+        self._link.close()
+
+    # --- on the link's thread ---
+
+    async def _subscribe(self) -> None:
+        client, subjects = self._link.client, self._link.subjects
+        # A received message counts until it is handled. At least one must always fit.
+        pending_bytes = self._memory_bytes + client.max_payload
+        for subject in subjects.batch_subjects:
+            await client.subscribe(subject, cb=self._on_chunk, pending_bytes_limit=pending_bytes)
+        await self._link.listen(subjects.spec, CollectorJob, self._follow)
+        await self._link.listen(subjects.control, Control, self._obey)
+        await self._link.flush()
+
+    async def _watch_job(self) -> None:
+        """End when the job is complete, or was deleted."""
+        try:
+            await JobPresence(self._link).watch(self._read_control)
+        except JobEnded as error:
+            self._end(error)
+
+    async def _read_control(self) -> None:
+        if control := await read_state(self._link, self._link.subjects.control, Control):
+            self._obey(control)
+        if self._ended:
+            raise self._ended
+
+    async def _on_chunk(self, message: Msg) -> None:
+        if message.subject.endswith(BEGAN):
+            return
+        try:
+            assembled = self._assembler.add(message.data)
+        except WireError as error:
+            self.count_corrupt(error)
+            return
+        self._assembler.take_given_up()
+        if assembled:
+            self._offer(assembled)
+
+    def _offer(self, assembled: Assembled) -> None:
+        """Keep a batch if it is new and fits. Workers resend what the queue refuses: most batches arrive repeatedly."""
+        identity, nbytes = assembled.identity, assembled.buffer.nbytes
+        with self._changed:
+            if self._waiting and self._waiting_bytes + nbytes > self._memory_bytes:
+                return  # it counts as missed as soon as its successor arrives
+            of = (identity.worker, identity.incarnation, identity.sequence)
+            if self._duplicates.add(*of, process=identity.process):
+                self._waiting.append(assembled)
+                self._waiting_bytes += nbytes
+                self._changed.notify_all()
+
+    def _follow(self, job: CollectorJob) -> None:
+        self._assembler.max_pending = 2 * job.spec.workers + 2
+        self._assembler.max_message_bytes = job.spec.delivery.limit_bytes
+
+    def _obey(self, control: Control) -> None:
+        if control.phase is LearnerPhase.COMPLETE:
+            self._end(JobEnded(f"the job {self.job.key} is complete"))
+
+    def _end(self, error: JobEnded) -> None:
+        with self._changed:
+            self._ended = self._ended or error
+            self._changed.notify_all()
