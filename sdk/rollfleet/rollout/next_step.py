@@ -171,7 +171,7 @@ class NextStepStepper:
         wanted = nth < frames[:, None]
         source = positions[np.minimum(first[:, None] + nth, max(len(positions) - 1, 0))]
         for key, array in self._arrays.items():
-            into.arrays[key][:, :longest] = array.reshape(-1, *array.shape[2:]).take(source, axis=0)
+            into.arrays[key][:, :longest] = _in_a_row(array).take(source, axis=0)
         terminated, truncated = (into.arrays[key][:, :longest] for key in (TERMINATED, TRUNCATED))
         ends = (terminated | truncated) & wanted
         if not spec.trajs_per_batch:
@@ -180,7 +180,7 @@ class NextStepStepper:
                 truncated[:, -1] |= ~ends[:, -1]
             ends[:, -1] = True
         behind = source[ends] + num_envs  # the same environment, one row later
-        finals = [column.reshape(-1, *column.shape[2:])[behind] for column in self._carried]
+        finals = [_in_a_row(column)[behind] for column in self._carried]
         self._drop(frames, np.append(rows, self._rows)[np.minimum(first + frames, len(rows))])
         return Collected(frames=frames, finals=finals)
 
@@ -208,3 +208,8 @@ class NextStepStepper:
         self._rows = end - start
         for array in (*self._arrays.values(), self._recorded):
             array[: self._rows] = array[start:end]
+
+
+def _in_a_row(array: Array) -> Array:
+    """Return `[rows, envs, ...]` as `[rows * envs, ...]`; an observation may have no elements."""
+    return array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])

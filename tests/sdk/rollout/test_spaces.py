@@ -78,8 +78,12 @@ def test_leaves_of_every_kind_are_actions_and_observations(actions: Any) -> None
 @pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 @pytest.mark.parametrize(
     ("space", "key"),
-    [(Dict(only=Box(0, 1, (2,))), ("only",)), (Tuple((Box(0, 1, (2,)),)), ("observation", "0"))],
-    ids=["Dict", "Tuple"],
+    [
+        (Dict(only=Box(0, 1, (2,))), ("only",)),
+        (Dict(only=Box(0, 1, (0,))), ("only",)),
+        (Tuple((Box(0, 1, (2,)),)), ("observation", "0")),
+    ],
+    ids=["Dict", "of-no-elements", "Tuple"],
 )
 def test_a_dict_or_tuple_of_one_leaf_stays_nested(mode: AutoresetMode, space: Any, key: tuple[str, ...]) -> None:
     actions = Tuple((Discrete(2),))
