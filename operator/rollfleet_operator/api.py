@@ -214,7 +214,7 @@ class Api:
                     raise _refusal(response.status, await response.json(content_type=None, loads=deep_json.loads))
                 yield response
         except ApiError as error:
-            if error.status == HTTPStatus.UNAUTHORIZED:
+            if error.status == HTTPStatus.UNAUTHORIZED and not token:
                 await self._log_in_again()
             raise
         except (TimeoutError, aiohttp.ClientError, ValueError) as error:
