@@ -78,7 +78,7 @@ def test_a_user_watches_the_jobs_of_one_namespace(
 
     frames = page.get(f"/jobs/{key}")[1]["row"]["frames"]
     wait_for(lambda: page.get(f"/jobs/{key}")[1]["row"]["frames"] > frames)
-    wait_for(lambda: page.get(f"/jobs/{key}")[1]["diagnosis"]["state"] == lab.status("counting")["phase"])
+    wait_for(lambda: page.get(f"/jobs/{key}")[1]["row"]["diagnosis"]["state"] == lab.status("counting")["phase"])
     *workers, learner = page.get(f"/jobs/{key}/workers")[1]
     assert [each["index"] for each in workers] == [0, 1]
     assert all(each["node"] and each["state"] != "Pending" for each in workers)
