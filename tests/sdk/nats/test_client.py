@@ -146,6 +146,45 @@ def test_an_end_of_a_connection_over_tls_is_no_warning(
     assert "eof_received" not in caplog.text
 
 
+@LOOPS
+def test_a_message_that_is_cut_off_does_not_disturb_those_after_the_reconnection(loop: Loop) -> None:
+    payload, sizes = random.Random(0).randbytes(200_000), [100_000, 200_000]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Die in the middle of the first message; send the second at once."""
+        writer.write(b'INFO {"max_payload":1048576,"headers":true}\r\n')
+        while line := await reader.readline():
+            if line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+            elif line.startswith(b"SUB"):
+                writer.write(b"MSG x 1 200000\r\n" + payload[: sizes.pop(0)] + b"\r\n"[: 2 * (not sizes)])
+                await writer.drain()
+                if sizes:
+                    break
+        writer.close()
+
+    async def ignore(_: Exception) -> None:
+        """The cut is the subject of the test."""
+
+    async def main() -> None:
+        came: asyncio.Queue[Msg] = asyncio.Queue()
+        client, server = Client(), await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        await client.connect(f"nats://127.0.0.1:{port}", reconnect_time_wait=0, error_cb=ignore)
+        try:
+            async with asyncio.timeout(10):
+                await client.subscribe("x", cb=came.put)
+                message = await came.get()
+                await client.close()
+        finally:
+            server.close()
+        assert message.data == payload
+        assert not sizes
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
+
+
 async def test_a_payload_over_the_servers_limit_is_refused_before_it_is_sent(server: Server) -> None:
     client = Client()
     await client.connect(server.url())
