@@ -17,15 +17,11 @@ from rollfleet.testing import CountingEnv
 from rollfleet_api.messages import WorkerState
 
 OPTIONS: dict[str, Any] = {"num_envs": 1, "frames_per_batch": 16}
-
-
-class Breaks(CountingEnv):
-    def __init__(self) -> None:
-        super().__init__(breaks_at=3)
+BREAKS: dict[str, Any] = OPTIONS | {"env_kwargs": {"breaks_at": 3}}
 
 
 def test_each_call_raises_an_error_again_and_the_end_of_the_with_block_does_not(apart: Collect) -> None:
-    with apart(Breaks, always_0, **OPTIONS) as collector:
+    with apart(CountingEnv, always_0, **BREAKS) as collector:
         for _ in range(2):
             with pytest.raises(WorkerFailed, match="the simulator broke"):
                 next(collector)
@@ -37,7 +33,8 @@ def test_each_call_raises_an_error_again_and_the_end_of_the_with_block_does_not(
 
 def test_shutdown_raises_an_error_that_no_call_has_raised(here: Callable[..., Collector]) -> None:
     """In mode async a worker may break while the learner is busy with the batch before."""
-    collector = here(Breaks, always_0, mode="async", workers=1, start_method="fork", num_envs=1, frames_per_batch=2)
+    place = {"mode": "async", "workers": 1, "start_method": "fork", "frames_per_batch": 2}
+    collector = here(CountingEnv, always_0, **BREAKS | place)
     next(collector)
     wait_until(lambda: collector.stats().workers[0].state is WorkerState.FAILED)  # known, and not raised yet
     with pytest.raises(WorkerFailed, match="the simulator broke"):

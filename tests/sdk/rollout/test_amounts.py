@@ -20,9 +20,6 @@ def marks(batch: Any) -> list[int]:
     return [int(row) for row in batch["observation"][:, 0, 2]]
 
 
-# --- frames_per_batch, num_envs, total_frames ------------------------------------------------------------------------
-
-
 def test_frames_per_batch_counts_all_workers_and_num_envs_each_worker(collect: Collect) -> None:
     collector = collect(Countdown, always_1, num_envs=3, frames_per_batch=30 * collect.workers)
     for number, batch in enumerate(islice(collector, 3), start=1):
@@ -38,15 +35,6 @@ def test_frames_per_batch_counts_all_workers_and_num_envs_each_worker(collect: C
 def test_frames_that_do_not_divide_among_all_environments_are_rounded_up(collect: Collect) -> None:
     batch = next(collect(Countdown, always_1, num_envs=2, frames_per_batch=22))
     assert batch.batch_size == (2 * collect.workers, -(-22 // (2 * collect.workers)))
-
-
-def test_the_iterator_ends_with_the_batch_that_reaches_total_frames(collect: Collect) -> None:
-    collector = collect(Countdown, always_1, num_envs=2, frames_per_batch=20, total_frames=45)
-    assert collector.total_frames == 45
-    assert len(list(collector)) == 3
-    assert collector.frames == 60
-    with pytest.raises(StopIteration):
-        next(collector)
 
 
 def test_in_mode_async_frames_per_batch_counts_one_worker(apart: Collect) -> None:
@@ -85,9 +73,6 @@ def test_cat_results_sets_how_workers_fragments_are_joined(apart: Collect, how: 
     assert batch.names[-1] == "time"
 
 
-# --- env, env_kwargs -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_env_is_a_function_that_makes_a_whole_vector_in_any_autoreset_mode(
     collect: Collect, mode: AutoresetMode
@@ -102,21 +87,10 @@ def test_env_is_a_function_that_makes_a_whole_vector_in_any_autoreset_mode(
         assert torch.equal(row["observation"][:, 1], torch.arange(10.0) % length)
 
 
-def test_env_is_a_vector_env_object(here: Collect) -> None:
-    vector = SyncVectorEnv([partial(Countdown, 5, mark) for mark in range(3)], autoreset_mode=AutoresetMode.SAME_STEP)
-    assert marks(next(here(vector, frames_per_batch=30))) == [0, 1, 2]
-
-
 def test_a_list_of_environments_has_one_for_each_worker(collect: Collect) -> None:
     makers = [partial(Countdown, mark=10 + worker) for worker in range(collect.workers)]
     batch = next(collect(makers, num_envs=2, frames_per_batch=8))
     assert marks(batch) == [10 + worker for worker in range(collect.workers) for _ in range(2)]
-
-
-def test_env_kwargs_go_to_every_environment(collect: Collect) -> None:
-    batch = next(collect(Countdown, always_1, env_kwargs={"length": 2, "mark": 3}, num_envs=2, frames_per_batch=20))
-    assert set(marks(batch)) == {3}
-    assert batch["observation"][..., 1].max() == 1
 
 
 def test_a_list_of_env_kwargs_has_those_of_each_worker(collect: Collect) -> None:
@@ -129,9 +103,6 @@ def test_env_kwargs_go_to_an_id_too(collect: Collect) -> None:
     batch = next(collect("Pendulum-v1", env_kwargs={"g": 0.0}, num_envs=1, frames_per_batch=2 * collect.workers))
     before, speed, action = batch["observation"][:, 0], batch["next", "observation"][:, 0, 2], batch["action"][:, 0, 0]
     torch.testing.assert_close(speed, (before[:, 2] + 0.15 * action.clip(-2, 2)).clip(-8, 8))  # gravity is off
-
-
-# --- episodes --------------------------------------------------------------------------------------------------------
 
 
 def test_max_frames_per_traj_truncates_and_begins_a_new_episode(collect: Collect) -> None:
@@ -198,9 +169,6 @@ def test_init_random_frames_are_random_and_those_after_them_the_policys(collect:
         assert set(random.flatten().tolist()) == {0, 1}
     for own in actions[2:]:
         assert (own == 1).all()
-
-
-# --- what is known of episodes ---------------------------------------------------------------------------------------
 
 
 def test_returns_and_lengths_cover_the_ended_episodes(collect: Collect) -> None:
