@@ -65,10 +65,11 @@ def test_a_wrong_argument_is_named_and_changes_nothing(collect: Collect) -> None
     assert len(list(collector)) == 2
 
 
-def test_numpys_integers_are_numbers(collect: Collect) -> None:
+def test_numpys_integers_are_numbers_and_the_largest_seed_has_a_successor(collect: Collect) -> None:
     collector = collect(CountingEnv, Learned(), weights_interval=0, **OPTIONS)
     next(collector)
-    assert collector.set_seed(np.int64(5)) == 6  # type: ignore[arg-type]
+    assert collector.set_seed(np.int64(2**53 - 1)) == 0  # type: ignore[arg-type]  # the largest one
+    assert collector.set_seed(np.int64(0)) == 1  # type: ignore[arg-type]
     assert collector.update_policy_weights_(worker_ids=np.int64(0)) == 2  # type: ignore[arg-type]
     assert collector.update_policy_weights_(worker_ids=np.array([0])) == 3
     collector.wait_for_version(np.int8(3), np.float32(20))  # type: ignore[arg-type]
@@ -77,13 +78,6 @@ def test_numpys_integers_are_numbers(collect: Collect) -> None:
     assert list(collector.episode_returns) == state["episode_returns"]
     next(collector)
     collector.shutdown(np.float64(3))
-
-
-def test_the_largest_seed_has_a_successor(collect: Collect) -> None:
-    collector = collect(CountingEnv, always_0, **OPTIONS)
-    assert collector.set_seed(2**53 - 1) == 0
-    assert collector.set_seed(0) == 1
-    next(collector)
 
 
 READS: dict[str, Call] = {
@@ -199,13 +193,6 @@ def test_after_the_end_a_call_that_would_act_raises_and_the_counters_stay(collec
         getattr(collector, again)()
 
 
-def test_the_length_is_the_number_of_batches(collect: Collect) -> None:
-    collector = collect(CountingEnv, always_0, total_frames=40, **OPTIONS)
-    assert len(collector) == 3
-    assert len(list(collector)) == 3
-    assert len(collector) == 3
-
-
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_the_length_counts_frames_that_were_rounded_up(apart: Collect, mode: str) -> None:
     collector = apart(CountingEnv, always_0, num_envs=2, frames_per_batch=10, total_frames=110, workers=3, mode=mode)
@@ -222,11 +209,15 @@ def test_an_endless_collector_has_no_length_and_is_true(here: Callable[..., Coll
             len(here(CountingEnv, always_0, total_frames=64, **OPTIONS | padded))
 
 
-def test_a_data_loader_yields_its_batches(collect: Collect) -> None:
-    collector = collect(CountingEnv, always_0, total_frames=48, **OPTIONS)
+def test_the_length_is_the_number_of_batches_until_total_frames_also_in_a_data_loader(collect: Collect) -> None:
+    collector = collect(CountingEnv, always_0, total_frames=40, **OPTIONS)
     assert isinstance(collector, IterableDataset)
     loader: Any = DataLoader(collector, batch_size=None, collate_fn=lambda batch: batch)  # torch converts no TensorDict
-    assert len(loader) == 3
+    assert len(loader) == len(collector) == 3
     batches = list(loader)
     assert [batch.batch_size for batch in batches] == [(2 * collect.workers, 8 // collect.workers)] * 3
     assert (batches[0]["next", "reward"] == 1).all()
+    assert len(collector) == 3
+    assert (collector.frames, collector.total_frames) == (48, 40)
+    with pytest.raises(StopIteration):
+        next(collector)

@@ -14,7 +14,7 @@ from torch import nn
 import rollfleet
 import rollfleet.schemes
 from rollfleet import Collector
-from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
+from rollfleet.errors import JobInvalid, PolicyInvalid
 from rollfleet.learner.construction import construct
 from rollfleet.learner.job_keywords import NO_LIMIT, PLACES
 from rollfleet.testing import CountingEnv
@@ -22,13 +22,6 @@ from rollfleet.testing import CountingEnv
 
 def make_env() -> gymnasium.Env[Any, Any]:
     return gymnasium.make("CartPole-v1")
-
-
-class Closing(CountingEnv):
-    closed = 0
-
-    def close(self) -> None:
-        type(self).closed += 1
 
 
 @pytest.mark.parametrize(
@@ -40,8 +33,6 @@ class Closing(CountingEnv):
         ({"credentials": 5}, r"credentials: there is no file 5"),
         ({"timeout_s": "a"}, r"timeout_s: expected a number of seconds, got 'a'"),
         ({"timeout_s": -1}, r"timeout_s: must be between 0 and 1e\+09 seconds, got -1"),
-        ({"timeout_s": float("nan")}, r"timeout_s: must be between"),
-        ({"rank": "a"}, r"`rank` is a whole number, not 'a'"),
         ({"rank": "1", "ranks": 2}, r"`rank` is a whole number, not '1': write `rank=int\(\.\.\.\)`"),
         (
             {"rank": 2, "ranks": 2},
@@ -92,7 +83,6 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
         ({"weight_scheme": 5}, r"`weight_scheme` needs the methods of rollfleet.schemes.WeightScheme; 5 lacks them"),
         ({"device": "gpu"}, r"`device`: .*gpu"),
         ({"device": "cuda:99"}, r"`device`: this machine has no device 'cuda:99'"),
-        ({"env_device": "cuda:99"}, r"`env_device`: this machine has no device 'cuda:99'"),
         ({"policy_device": object()}, r"`policy_device`: <object .*> is not a torch device; write a name"),
         ({"backend": "unity"}, r"backend: "),
         ({"env_device": "gpu"}, r"`env_device`: 'gpu' is not a torch device"),
@@ -149,10 +139,8 @@ def make_always_0() -> Any:
     return always_0
 
 
-@pytest.mark.parametrize(
-    "factory", [make_always_0, lambda: always_0, lambda observed, acted: always_0, f"{__name__}:make_always_0"]
-)
-def test_a_policy_factory_takes_the_spaces_or_nothing(factory: Any) -> None:
+@pytest.mark.parametrize("factory", [make_always_0, f"{__name__}:make_always_0"])
+def test_a_policy_factory_may_take_no_spaces(factory: Any) -> None:
     with Collector("CartPole-v1", policy_factory=factory, num_envs=2, frames_per_batch=8) as collector:
         assert not next(collector)["action"].any()
 
@@ -161,11 +149,6 @@ def test_a_policy_factory_takes_the_spaces_or_nothing(factory: Any) -> None:
 def test_an_invalid_environment_argument_is_refused(env: Any) -> None:
     with pytest.raises(JobInvalid, match="env"):
         Collector(env, frames_per_batch=8)
-
-
-def test_an_unregistered_id_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(EnvironmentInvalid, match=r"CartPole-v1"):
-        Collector("CartPol-v1", frames_per_batch=8)
 
 
 @pytest.mark.parametrize(
@@ -221,11 +204,16 @@ def test_keywords_about_a_vector_env_object_are_refused(keywords: dict[str, Any]
         vector.close()
 
 
-def test_an_environment_whose_policy_cannot_be_made_is_closed_again() -> None:
+def test_environments_whose_policy_cannot_be_made_are_closed_again() -> None:
+    closed = []
+
+    class Closing(CountingEnv):
+        def close(self) -> None:
+            closed.append(1)
+
     def broken(*_: Any) -> Any:
         raise RuntimeError("no")
 
-    before = Closing.closed
     with pytest.raises(RuntimeError, match="no"):
         Collector(Closing, policy_factory=broken, num_envs=2, frames_per_batch=8)
-    assert Closing.closed == before + 2
+    assert closed == [1, 1]

@@ -12,19 +12,11 @@ from tensordict import TensorDict
 from tests.sdk.counting import OPTIONS, TRAJECTORY, VERSION, Learned, Parts, always_0
 from tests.sdk.places import Collect
 from tests.waiting import wait_until
-from torch import Tensor
 
 from rollfleet import Collector, ReplayBuffer
 from rollfleet.data.splitting import split_trajectories
 from rollfleet.errors import JobEnded, JobInvalid, WorkerFailed
 from rollfleet.testing import CountingEnv
-from rollfleet_api.messages import WorkerState
-
-
-def test_trajectories_that_are_whole_already_are_split_into_themselves(collect: Collect) -> None:
-    batch = next(collect(CountingEnv, always_0, postproc=split_trajectories, trajs_per_batch=2, **OPTIONS))
-    assert batch.batch_size == (2 * collect.workers, 5)
-    assert batch["collector", "mask"].all()
 
 
 def test_postproc_is_called_with_each_batch_and_its_result_is_yielded(collect: Collect) -> None:
@@ -142,23 +134,6 @@ def test_a_pause_stops_the_background_fill(collect: Collect) -> None:
     rows: Any = torch.cat(list(buffer))
     steps = rows["observation"][rows[TRAJECTORY] == rows[TRAJECTORY][0]].flatten()
     assert torch.equal(steps, torch.arange(float(len(steps))))
-
-
-def test_in_mode_async_workers_stop_in_a_pause(apart: Collect) -> None:
-    def slow(observation: Tensor) -> Tensor:
-        time.sleep(0.01)  # on a slow machine, too, the pause comes before a worker is 1,000 batches ahead
-        return always_0(observation)
-
-    def paused() -> bool:
-        return {each.state for each in collector.stats().workers.values()} == {WorkerState.PAUSED}
-
-    collector = apart(CountingEnv, slow, mode="async", max_batches_ahead=1000, **OPTIONS)
-    next(collector)
-    with collector.pause():
-        wait_until(paused)
-    wait_until(lambda: not paused())
-    assert next(collector).batch_size == (2, 8)
-    assert collector.stats().missed == 0
 
 
 def test_a_restored_run_counts_on_and_gives_no_id_twice(collect: Collect, tmp_path: Any) -> None:
