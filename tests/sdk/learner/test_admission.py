@@ -177,18 +177,15 @@ def workers(arrivals: list[Arrival]) -> list[int]:
     return [each.worker for each in arrivals]
 
 
-def test_a_worker_that_joined_after_the_frames_were_divided_is_left_out() -> None:
+@pytest.mark.parametrize(("sent", "left", "result"), [((7, 1, 0), (), [[0, 1], [7]]), ((7,), (0, 1), [[7], []])])
+def test_a_worker_that_joined_after_the_frames_were_divided_is_left_out_unless_all_members_left(
+    sent: tuple[int, ...], left: tuple[int, ...], result: list[list[int]]
+) -> None:
     round_ = opened()
-    for worker in (7, 1, 0):
+    for worker in sent:
         round_.add(arrival(0, worker=worker))
-    assert [workers(each) for each in round_.result()] == [[0, 1], [7]]
-
-
-def test_the_fragment_of_a_new_worker_counts_if_all_members_left() -> None:
-    round_ = opened()
-    round_.add(arrival(0, worker=7))
-    round_.release({0, 1})
-    assert [workers(each) for each in round_.result()] == [[7], []]
+    round_.release(set(left))
+    assert [workers(each) for each in round_.result()] == result
 
 
 def test_a_round_whose_members_all_left_waits_for_the_new_ones() -> None:

@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import threading
-import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -115,21 +114,17 @@ def test_stop_iteration_of_a_buffer_is_an_error_of_the_background_fill(collect: 
         collector.async_shutdown()
 
 
-class Pressed:
+class Pressed(threading.Timer):
     """Presses Ctrl-C after a delay, once, while the block runs."""
 
     def __init__(self, after_s: float) -> None:
-        self._thread = threading.Thread(target=self._press, args=(after_s,))
-
-    def _press(self, after_s: float) -> None:
-        time.sleep(after_s)
-        os.kill(os.getpid(), signal.SIGINT)
+        super().__init__(after_s, os.kill, (os.getpid(), signal.SIGINT))
 
     def __enter__(self) -> None:
-        self._thread.start()
+        self.start()
 
     def __exit__(self, *_: object) -> None:
-        self._thread.join()
+        self.join()
 
 
 def interrupted_at_random(collector: Collector, times: int, within_s: float) -> list[Any]:

@@ -8,7 +8,6 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from textwrap import dedent
 
 import psutil
 import pytest
@@ -32,18 +31,11 @@ ENDS = {
 # Python ends by the signal itself, or with 1 if another thread ran `exec` on a text meanwhile, as torch does.
 CODES = {end: (-signal.SIGINT, 1) if end == "interrupted" else (0,) for end in ENDS}
 
+HERE = 'rollfleet.Collector("CartPole-v1", num_envs=2, frames_per_batch=16, replay_buffer=buffer'
 BEFORE = {
-    "here": """
-        collector = rollfleet.Collector("CartPole-v1", num_envs=2, frames_per_batch=16, replay_buffer=buffer)
-        """,
-    "in processes of environments": """
-        collector = rollfleet.Collector(
-            "CartPole-v1", num_envs=2, frames_per_batch=16, vectorization="async", replay_buffer=buffer
-        )
-        """,
-    "nats": """
-        collector = rollfleet.connect("default/test", policy, address=sys.argv[1], replay_buffer=buffer)
-        """,
+    "here": f"{HERE})",
+    "in processes of environments": f'{HERE}, vectorization="async")',
+    "nats": 'rollfleet.connect("default/test", policy, address=sys.argv[1], replay_buffer=buffer)',
 }
 
 
@@ -56,7 +48,7 @@ def program(where: str, use: str, end: str) -> str:
         "buffer = Buffer()",
         'env = gymnasium.make("CartPole-v1")',
         "policy = rollfleet.ActorCritic(env.observation_space, env.action_space)",
-        dedent(BEFORE[where]),
+        f"collector = {BEFORE[where]}",
         use,
         ENDS[end],
     ]

@@ -21,7 +21,7 @@ from rollfleet.schemes import Trained
 from rollfleet.transports.hooks import HOOKS
 from rollfleet_api.job import CollectorJob
 
-HERE = __name__
+HERE, OURS = __name__, "rollfleet.learner.worker_entrypoints"
 PLACE = Cluster(name="mine", namespace="team-a")
 
 
@@ -77,9 +77,8 @@ def the_job(env: Any = "CartPole-v1", policy: Any = None, place: Cluster = PLACE
 
 def test_the_keywords_are_the_fields_of_the_job_and_the_place_has_the_resources() -> None:
     place = Cluster(name="mine", image="me:1", gpu=2, cpu=0.5, memory="1Gi", labels={"a": "b"}, template={"spec": {}})
-    job = the_job(
-        place=place, seed=3, mode="async", num_envs=4, max_lag=7, max_restarts_per_worker=2, env_device="cuda"
-    )
+    more: dict[str, Any] = {"max_restarts_per_worker": 2, "env_device": "cuda", "weight_scheme": Trained()}
+    job = the_job(place=place, seed=3, mode="async", num_envs=4, max_lag=7, **more)
     spec: Any = job.dump()["spec"]
     assert (job.metadata.name, job.metadata.labels) == ("mine", {"a": "b"})
     assert spec == {
@@ -87,12 +86,8 @@ def test_the_keywords_are_the_fields_of_the_job_and_the_place_has_the_resources(
         "env": {"id": "CartPole-v1", "numEnvs": 4, "device": "cuda"},
         "policy": {"random": {}},
         "collect": {"framesPerBatch": 64, "seed": 3},
-        "weights": {"maxLag": 7},
-        "resources": {
-            "gpu": {"count": 2},
-            "requests": {"cpu": "0.5", "memory": "1Gi"},
-            "limits": {"memory": "1Gi"},
-        },
+        "weights": {"maxLag": 7, "scheme": "rollfleet.schemes:Trained"},
+        "resources": {"gpu": {"count": 2}, "requests": {"cpu": "0.5", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
         "image": "me:1",
         "template": {"spec": {}},
         "failure": {"maxRestartsPerWorker": 2, "learnerTimeoutSeconds": 600},
@@ -150,24 +145,15 @@ def test_a_job_without_a_name_is_named_after_its_environment(env: Any, name: str
     ("keywords", "policy"),
     [
         ({"policy": Kept(None, None, width=3)}, {"entrypoint": f"{HERE}:Kept", "kwargs": {"width": 3, "scale": 1.0}}),
-        (
-            {"policy": nn.Linear(4, 2), "policy_factory": make_policy},
-            {"entrypoint": f"{HERE}:make_policy"},
-        ),
-        (
-            {"policy_factory": partial(Kept, width=np.int64(2))},
-            {"entrypoint": f"{HERE}:Kept", "kwargs": {"width": 2}},
-        ),
+        ({"policy": nn.Linear(4, 2), "policy_factory": make_policy}, {"entrypoint": f"{HERE}:make_policy"}),
+        ({"policy_factory": partial(Kept, width=np.int64(2))}, {"entrypoint": f"{HERE}:Kept", "kwargs": {"width": 2}}),
         ({"policy_factory": "my_module:make"}, {"entrypoint": "my_module:make"}),
-        (
-            {"policy": always_0},
-            {"entrypoint": "rollfleet.learner.worker_entrypoints:named", "kwargs": {"name": f"{HERE}:always_0"}},
-        ),
+        ({"policy": always_0}, {"entrypoint": f"{OURS}:named", "kwargs": {"name": f"{HERE}:always_0"}}),
         ({"policy": rollfleet.RandomPolicy(gymnasium.spaces.Discrete(2))}, {"random": {}}),
         (
             {"policy_factory": [make_policy, "my_module:make"]},
             {
-                "entrypoint": "rollfleet.learner.worker_entrypoints:policy_of_worker",
+                "entrypoint": f"{OURS}:policy_of_worker",
                 "kwargs": {"entries": [{"entrypoint": f"{HERE}:make_policy"}, {"entrypoint": "my_module:make"}]},
             },
         ),
@@ -205,15 +191,6 @@ def test_sources_are_mounted_in_their_folders_beside_the_users_own_volumes() -> 
     assert [each["name"] for each in volumes["volumes"]] == ["source", "scratch"]
 
 
-def test_a_scheme_is_named() -> None:
-    assert the_job(weight_scheme=Trained()).spec.weights.scheme == "rollfleet.schemes:Trained"
-
-
-class Registered(gymnasium.Env[Any, Any]):
-    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
-    action_space = gymnasium.spaces.Discrete(2)
-
-
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
@@ -221,10 +198,7 @@ class Registered(gymnasium.Env[Any, Any]):
         ({"env_kwargs": {"a": object()}}, "`env_kwargs`: a job holds numbers, texts, lists and mappings, not"),
         ({"policy": Forgotten(2)}, r"Forgotten keeps no `width` .*:\n    def make_policy\(.*\n.*`policy_factory="),
         ({"policy": nn.Sequential()}, "Sequential keeps no `args`"),
-        (
-            {"policy_device": ["cpu", "cuda"], "policy": Kept(None, None, width=1)},
-            "`policy_device`: all pods of a job are alike",
-        ),
+        ({"policy_device": ["cpu", "cuda"], "policy": make_policy()}, "`policy_device`: all pods of a job are alike"),
         ({"weight_scheme": Halved(0.5)}, "make Halved a dataclass with the one field `precision`"),
         ({"workers": 0}, "`cluster` needs worker processes; write `workers=1` or more"),
         ({"start_method": "fork"}, "`start_method` is about processes of this machine; remove it"),
@@ -234,6 +208,6 @@ class Registered(gymnasium.Env[Any, Any]):
 )
 def test_what_no_job_can_hold_is_refused_before_anything_is_submitted(keywords: dict[str, Any], message: str) -> None:
     if "Own-v0" not in gymnasium.registry:
-        gymnasium.register("Own-v0", entry_point=Registered)  # type: ignore[arg-type]
+        gymnasium.register("Own-v0", entry_point=make_env)
     with pytest.raises(JobInvalid, match=message):
         the_job(**keywords)

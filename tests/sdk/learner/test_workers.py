@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.sdk.counting import always_0
 from tests.sdk.places import Collect
+from tests.sdk.rollouts import Observing
 from tests.waiting import wait_until
 from torch import Tensor, nn
 
@@ -15,19 +16,12 @@ import rollfleet
 from rollfleet.errors import CallFailed, JobInvalid
 
 
-class Levelled(gymnasium.Env[Any, Any]):
+class Levelled(Observing):
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
-    action_space = gymnasium.spaces.Discrete(2)
+    level = 0
 
-    def __init__(self) -> None:
-        self.level = 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return np.array([self.level], np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        return np.array([self.level], np.float32), 1.0, False, False, {}
+    def seen(self) -> Any:
+        return np.array([self.level], np.float32)
 
     def set_level(self, level: int, *, twice: bool = False) -> int:
         before, self.level = self.level, level * (1 + twice)
