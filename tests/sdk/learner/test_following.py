@@ -15,12 +15,8 @@ from rollfleet.learner import following
 from rollfleet.nats.state import read_state
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, pack
 
-SYNC: dict[str, Any] = {
-    "mode": "Sync",
-    "workers": 4,
-    "env": {"id": "CartPole-v1", "numEnvs": 2},
-    "collect": {"framesPerBatch": 64},
-}
+ENV = {"id": "CartPole-v1", "numEnvs": 2}
+SYNC: dict[str, Any] = {"mode": "Sync", "workers": 4, "env": ENV, "collect": {"framesPerBatch": 64}}
 SENT: dict[str, Any] = SYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}}
 
 

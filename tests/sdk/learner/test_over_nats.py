@@ -10,13 +10,9 @@ from tests.job_server import Connect, Server, actor_critic, always
 from rollfleet.errors import JobEnded, MessageTooLarge, NoWeights
 from rollfleet.nats.streams import deprovision
 
-SYNC: dict[str, Any] = {
-    "mode": "Sync",
-    "workers": 2,
-    "env": {"id": "CartPole-v1", "numEnvs": 4},
-    "collect": {"framesPerBatch": 64, "exploration": "Mode"},
-}
-ASYNC: dict[str, Any] = SYNC | {"mode": "Async", "collect": {"framesPerBatch": 32, "exploration": "Mode"}}
+ENV, COLLECT = {"id": "CartPole-v1", "numEnvs": 4}, {"framesPerBatch": 64, "exploration": "Mode"}
+SYNC: dict[str, Any] = {"mode": "Sync", "workers": 2, "env": ENV, "collect": COLLECT}
+ASYNC: dict[str, Any] = SYNC | {"mode": "Async", "collect": COLLECT | {"framesPerBatch": 32}}
 
 
 def test_weights_for_some_workers_reach_these_alone_also_those_that_join_later(
@@ -61,8 +57,7 @@ def test_a_learner_of_a_deleted_job_raises_job_ended(server: Server, connect: Co
     admin = server.link()
     admin.call(deprovision(admin), timeout_s=5)
     with pytest.raises(JobEnded, match="default/test was deleted"):
-        for _ in collector:
-            pass
+        list(collector)
 
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])

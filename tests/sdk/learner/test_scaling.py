@@ -13,12 +13,8 @@ from rollfleet.nats.state import read_state
 from rollfleet_api.messages import LearnerStatus
 
 FRAMES, ENVS = 48, 2  # which 1, 2, 3 and 4 workers divide evenly
-SYNC: dict[str, Any] = {
-    "mode": "Sync",
-    "env": {"id": "CartPole-v1", "numEnvs": ENVS},
-    "policy": {"random": {}},
-    "collect": {"framesPerBatch": FRAMES},
-}
+ENV, COLLECT = {"id": "CartPole-v1", "numEnvs": ENVS}, {"framesPerBatch": FRAMES}
+SYNC: dict[str, Any] = {"mode": "Sync", "env": ENV, "policy": {"random": {}}, "collect": COLLECT}
 ROUNDS = 200  # within which a change must take effect
 
 

@@ -12,18 +12,14 @@ from torch import nn
 from rollfleet.errors import LearnerReplaced
 from rollfleet.schemes import Whole
 
-SYNC: dict[str, Any] = {
-    "mode": "Sync",
-    "workers": 2,
-    "env": {"id": "CartPole-v1", "numEnvs": 4},
-    "collect": {"framesPerBatch": 32},
-}
+ENV = {"id": "CartPole-v1", "numEnvs": 4}
+SYNC: dict[str, Any] = {"mode": "Sync", "workers": 1, "env": ENV, "collect": {"framesPerBatch": 32}}
 
 
 def test_a_learner_that_returns_with_older_weights_is_noticed(
     connect: Connect, caplog: pytest.LogCaptureFixture, server: Server
 ) -> None:
-    server.start_workers(**SYNC | {"workers": 1})
+    server.start_workers(**SYNC)
     policy = actor_critic()
     first = connect(policy)
     next(first)
@@ -55,16 +51,14 @@ def test_a_learner_that_returns_with_older_weights_is_noticed(
 
 
 def test_a_learner_replaced_during_a_disconnection_writes_nothing_any_more(server: Server, connect: Connect) -> None:
-    job = server.provision(**SYNC | {"workers": 1})
-    worker = server.start_worker(job, 0)
+    (worker,) = server.start_workers(**SYNC)
     replaced = connect(actor_critic())
     next(replaced)
     transport: Any = replaced._transport
     transport._link._recovered.clear()  # as after a disconnection, before it has read the job's state again
     replaced.update_policy_weights_()
     successor = connect(actor_critic())
-    for _ in islice(successor, 3):
-        pass
+    list(islice(successor, 3))
     with pytest.raises(LearnerReplaced):
         list(islice(replaced, 3))
     assert worker.transport.control is not None
@@ -80,8 +74,7 @@ def test_a_version_of_a_replaced_learner_is_never_taken_for_its_successors(
 ) -> None:
     """The replaced learner sends a version after its successor has read the newest number."""
     collect = SYNC["collect"] | {"exploration": "Mode"}
-    job = server.provision(**SYNC | {"mode": mode, "workers": 1, "collect": collect, "weights": {"interval": interval}})
-    worker = server.start_worker(job, 0)
+    (worker,) = server.start_workers(**SYNC | {"mode": mode, "collect": collect, "weights": {"interval": interval}})
     replaced = connect(always(actor_critic(), 0))
     next(replaced)
     policy = always(actor_critic(), 1)
@@ -106,9 +99,7 @@ def test_a_version_of_a_replaced_learner_is_never_taken_for_its_successors(
 
 def test_total_frames_count_over_all_successive_learners_of_a_job(server: Server, connect: Connect) -> None:
     frames = SYNC["collect"]["framesPerBatch"]
-    worker = server.start_worker(
-        server.provision(**SYNC | {"workers": 1, "collect": SYNC["collect"] | {"totalFrames": 5 * frames}}), 0
-    )
+    (worker,) = server.start_workers(**SYNC | {"collect": {"framesPerBatch": frames, "totalFrames": 5 * frames}})
     first = connect(actor_critic())
     assert [batch.numel() for batch in islice(first, 3)] == 3 * [frames]
     first.detach()

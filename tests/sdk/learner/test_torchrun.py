@@ -39,9 +39,8 @@ def under_torchrun(learner: str, folder: Path, address: Address) -> str:
 @pytest.mark.slow
 def test_the_documented_learner_trains_under_torchrun(repository: Path, tmp_path: Path, server: Server) -> None:
     rounds = 6
-    workers = server.start_workers(
-        **JOB | {"mode": "Sync", "collect": {"framesPerBatch": 64, "totalFrames": 64 * rounds}}
-    )
+    collect = {"framesPerBatch": 64, "totalFrames": 64 * rounds}
+    workers = server.start_workers(**JOB | {"mode": "Sync", "collect": collect})
     learner = blocks((repository / "docs" / "consumers.md").read_text(), "python")[0]
     written = under_torchrun(learner, tmp_path, server.address(Role.LEARNER))
     for rank in range(RANKS):
