@@ -12,7 +12,14 @@ from tests.sdk.places import Collect
 from tests.sdk.rollouts import Observing
 from torch import Tensor, nn
 
-from rollfleet import ActorCritic
+from rollfleet import ActorCritic, Collector
+
+SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
+
+
+def two_batches(collector: Collector) -> Any:
+    """Return a row of frames for each environment."""
+    return torch.cat([batch.clone() for batch in islice(collector, 2)], 1)
 
 
 class Drifting(Observing):
@@ -46,19 +53,10 @@ class Difference:
 @pytest.mark.parametrize("as_dict", [False, True], ids=["plain", "dict"])
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_a_policy_may_keep_its_observations(collect: Collect, vectorization: str, as_dict: bool) -> None:
-    collector = collect(
-        lambda: Drifting(as_dict),
-        Difference(),
-        num_envs=2,
-        frames_per_batch=48,
-        vectorization=vectorization,
-        **collect.alone,
-    )
-    batches = [batch.clone() for batch in islice(collector, 2)]
-    for worker in collector.workers:
-        rows: Any = torch.cat([batch[2 * worker : 2 * worker + 2] for batch in batches], 1)
-        at = rows["at"] if as_dict else rows["observation"]
-        assert torch.equal(rows["action"][:, 1:], (at[:, 1:] - at[:, :-1])[:, :, :2])
+    keywords = SMALL | {"frames_per_batch": 48, "vectorization": vectorization} | collect.alone
+    rows = two_batches(collect(lambda: Drifting(as_dict), Difference(), **keywords))
+    at = rows["at"] if as_dict else rows["observation"]
+    assert torch.equal(rows["action"][:, 1:], (at[:, 1:] - at[:, :-1])[:, :, :2])
 
 
 class Keeping(gymnasium.Env[Any, Any]):
@@ -83,14 +81,10 @@ def test_an_environment_may_keep_its_actions(collect: Collect, vectorization: st
     policy: nn.Module = ActorCritic(Keeping.observation_space, Keeping.action_space, hidden=(8,))
     if plain:
         policy = nn.Sequential(nn.Linear(3, 2), nn.Tanh())
-    collector = collect(
-        Keeping, policy, num_envs=2, frames_per_batch=2 * 70 * collect.workers, vectorization=vectorization
-    )
-    batches = [batch.clone() for batch in islice(collector, 2)]
-    for worker in collector.workers:
-        rows: Any = torch.cat([batch[2 * worker : 2 * worker + 2] for batch in batches], 1)
-        expected = rows["action"].sum(-1).double().cumsum(1)
-        torch.testing.assert_close(rows["next", "reward"].squeeze(-1).double(), expected, atol=1e-4, rtol=1e-4)
+    keywords = SMALL | {"frames_per_batch": 2 * 70 * collect.workers, "vectorization": vectorization}
+    rows = two_batches(collect(Keeping, policy, **keywords))
+    expected = rows["action"].sum(-1).double().cumsum(1)
+    torch.testing.assert_close(rows["next", "reward"].squeeze(-1).double(), expected, atol=1e-4, rtol=1e-4)
 
 
 class RunningMean(nn.Module):
@@ -113,7 +107,7 @@ class RunningMean(nn.Module):
 
 def test_the_learner_trains_on_what_its_own_policy_kept(here: Any) -> None:
     policy = RunningMean()
-    collector = here("CartPole-v1", policy, num_envs=2, frames_per_batch=32)
+    collector = here("CartPole-v1", policy, **SMALL)
     next(collector)
     loss = policy.head(torch.stack(policy.seen) - policy.mean).square().mean()
     loss.backward()

@@ -24,9 +24,6 @@ def vector(mode: str, *lengths: int) -> VectorEnv:
 MODES = ["serial", "SameStep", "NextStep"]
 
 
-# --- setTruncated ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_set_truncated_ends_only_trajectories_that_go_on(mode: str) -> None:
     rollout = rollout_of(vector(mode, 5, 3, 1000), steps=10, set_truncated=True, step_count=True)
@@ -49,9 +46,6 @@ def test_set_truncated_ends_only_trajectories_that_go_on(mode: str) -> None:
     assert torch.equal(whole["observation"][..., 1].long(), whole["step_count"].squeeze(-1))
     if mode != "NextStep":  # there, an environment that is far ahead of the others drops frames
         assert torch.equal(whole["observation"][2, 1:], whole["next", "observation"][2, :-1])  # no reset
-
-
-# --- resetAtEachIter -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -79,9 +73,6 @@ def test_set_truncated_marks_episodes_that_reset_at_each_iter_cuts() -> None:
     assert batches[1]["next", "done"][:, -1].all()
 
 
-# --- resetWhenDone ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", ["serial", "Disabled"])
 def test_without_reset_when_done_an_ended_environment_waits_for_the_next_fragment(mode: str) -> None:
     rollout = rollout_of(vector(mode, 4, 100, 2), steps=6, reset_when_done=False, is_init=True, step_count=True)
@@ -106,19 +97,29 @@ def test_without_reset_when_done_an_ended_environment_waits_for_the_next_fragmen
     assert second["is_init"].squeeze(-1).nonzero().tolist() == [[0, 0], [2, 0]]
 
 
-def test_a_fragment_ends_early_when_all_environments_wait() -> None:
+@pytest.mark.parametrize(
+    ("options", "lengths", "expected"),
+    [
+        ({"steps": 50, "reset_when_done": False}, (4, 2), [(4, (2, 50), [4, 2]), (4, (2, 50), [4, 2])]),
+        ({"steps": 1000, "trajs_per_batch": 2}, (5, 3), [(5, (2, 5), [3, 5]), (4, (2, 3), [3, 3])]),
+    ],
+    ids=["all environments wait", "the last trajectory ended"],
+)
+def test_no_step_is_taken_whose_frames_would_not_count(
+    options: dict[str, Any], lengths: tuple[int, ...], expected: list[Any]
+) -> None:
+    """The expected steps, shape and frames in each row, of two fragments."""
     steps: list[int] = []
 
     def policy(observation: Tensor) -> Tensor:
         steps.append(1)
         return always_0(observation)
 
-    rollout = rollout_of(vector("serial", 4, 2), steps=50, reset_when_done=False, policy=policy)
-    batch = to_batch(rollout.collect(version=0))
-    assert batch.shape == (2, 50)
-    assert batch["collector", "mask"].sum(1).tolist() == [4, 2]
-    assert len(steps) == 4
-    assert to_batch(rollout.collect(version=0))["collector", "mask"].sum(1).tolist() == [4, 2]
+    rollout = rollout_of(vector("serial", *lengths), policy, **options)
+    for each in expected:
+        steps.clear()
+        batch = to_batch(rollout.collect(version=0))
+        assert (len(steps), batch.shape, batch["collector", "mask"].sum(1).tolist()) == each
 
 
 def test_stop_cuts_a_fragment_in_which_some_environments_wait() -> None:
@@ -128,9 +129,6 @@ def test_stop_cuts_a_fragment_in_which_some_environments_wait() -> None:
     assert batch["collector", "mask"].sum(1).tolist() == [2, 4]
     assert batch.shape == (2, 4)
     assert to_batch(rollout.collect(version=0))["observation"][:, 0, 1].tolist() == [0, 4]
-
-
-# --- stepCount, isInit -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -150,9 +148,6 @@ def test_a_batch_has_only_the_requested_keys(asked: str) -> None:
     batch = batches_of(rollout_of(vector("serial", 5), steps=7, **options), 1)[0]
     assert {"step_count", "is_init"} & set(batch.keys()) == {asked}
     assert {"step_count", "is_init"} & set(batch["next"].keys()) == {asked}
-
-
-# --- trajsPerBatch ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -195,19 +190,6 @@ def test_each_whole_trajectory_is_returned_once_and_none_is_cut(mode: str, steps
         assert len(episodes) > 2
 
 
-def test_collection_stops_at_the_step_that_ends_the_last_trajectory() -> None:
-    steps: list[int] = []
-
-    def policy(observation: Tensor) -> Tensor:
-        steps.append(1)
-        return always_0(observation)
-
-    rollout = rollout_of(vector("serial", 5, 3), steps=1000, trajs_per_batch=2, policy=policy)
-    batch = to_batch(rollout.collect(version=0))
-    assert len(steps) == 5
-    assert batch["collector", "mask"].sum(1).tolist() == [3, 5]
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_a_stopped_fragment_has_complete_trajectories_or_else_incomplete_ones(mode: str) -> None:
     rollout = rollout_of(vector(mode, 50, 60, 4), steps=10, trajs_per_batch=3)
@@ -217,14 +199,16 @@ def test_a_stopped_fragment_has_complete_trajectories_or_else_incomplete_ones(mo
         asked.append(1)
         return len(asked) in (2, 6)
 
-    cut = rollout.collect(version=0, stop=stop)
-    assert cut.episode_lengths.tolist() == []  # no episode ended
-    first, second = to_batch(cut).clone(), to_batch(rollout.collect(version=0, stop=stop)).clone()
+    cut, whole = (rollout.collect(version=0, stop=stop) for _ in range(2))
+    assert (cut.episode_lengths.tolist(), whole.episode_lengths.tolist()) == ([], [4])
+    first, second = to_batch(cut).clone(), to_batch(whole).clone()
     assert first["collector", "mask"].sum(1).tolist() == [2, 2, 2]
     assert first["next", "truncated"].squeeze(-1).nonzero().tolist() == [[0, 1], [1, 1], [2, 1]]
     assert first["next", "observation"][:, -1, 1].tolist() == [2, 2, 2]
     assert second["collector", "mask"].sum(1).tolist() == [4]  # of a new episode: the first batch has cut the others
     assert second["next", "terminated"].squeeze(-1).tolist() == [[False, False, False, True]]
+    ids = [set(batch["collector", "traj_ids"].flatten().tolist()) for batch in (first, second)]
+    assert ids[0].isdisjoint(ids[1])
     third = to_batch(rollout.collect(version=0))
     assert third["observation"][0, 0, 1] == 0
 
@@ -243,10 +227,16 @@ def test_trajectories_that_a_reset_cut_off_are_never_returned() -> None:
         assert not batch["observation"][:, 0, 1].any()
 
 
-# --- Autoreset modes -------------------------------------------------------------------------------------------------
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"reset_when_done": False}, "`reset_when_done=False`"),
+    ({"max_frames_per_traj": 9}, r"`max_frames_per_traj` .*TimeLimit\(env, 9\)"),
+]
 
 
 @pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
-def test_reset_when_done_false_is_refused_for_environments_that_reset_by_themselves(mode: str) -> None:
-    with pytest.raises(EnvironmentInvalid, match=rf"resets by itself \({mode}\), so `reset_when_done=False`"):
-        rollout_of(vector(mode, 3), steps=5, reset_when_done=False)
+@pytest.mark.parametrize(("option", "shown"), REFUSED)
+def test_resets_cannot_be_set_for_environments_that_reset_by_themselves(
+    mode: str, option: dict[str, Any], shown: str
+) -> None:
+    with pytest.raises(EnvironmentInvalid, match=rf"resets by itself \({mode}\), so {shown}"):
+        rollout_of(vector(mode, 3), steps=5, **option)

@@ -8,7 +8,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
-from tests.sdk.rollouts import Countdown, always_0, rollout_of
+from tests.sdk.rollouts import always_0, rollout_of
 from torchrl.envs import GymEnv
 
 from rollfleet.data.batch import Fragment, to_batch
@@ -70,27 +70,14 @@ def test_a_fragment_is_cut_when_stop_turns_true_and_the_next_continues(mode: str
         assert sorted(lengths.tolist()) == [3] * ended[1] + [5] * ended[0]
 
 
-def test_the_rest_of_a_trajectory_that_was_cut_is_no_trajectory() -> None:
-    rollout = rollout_of(SerialVectorEnv([partial(Countdown, 10)]), always_0, steps=20, trajs_per_batch=1)
-    cut, whole = (rollout.collect(version=0, stop=stop) for stop in (after(4), None))
-    assert (cut.episode_lengths.tolist(), whole.episode_lengths.tolist()) == ([], [10])
-    first, second = to_batch(cut), to_batch(whole)
-    assert (first.shape, second.shape) == ((1, 4), (1, 10))
-    assert first["next", "truncated"][0, -1]
-    assert set(first["collector", "traj_ids"][0].tolist()).isdisjoint(second["collector", "traj_ids"][0].tolist())
-
-
 def test_the_rest_of_a_trajectory_of_torchrl_that_was_cut_is_no_trajectory() -> None:
-    env = TorchRLEnv(GymEnv("CartPole-v1"))
-    spec = CollectSpec(frames_per_batch=20, trajs_per_batch=1)
-    seeds, ids = Seeds.derive(0, 0, 0, 1), TrajectoryIds(0, 0)
     rollout = TensorDictRollout(
-        env,
+        TorchRLEnv(GymEnv("CartPole-v1")),
         TensorDictModule(lambda _: torch.tensor([1, 0]), ["observation"], ["action"]),
         steps=20,
-        seeds=seeds,
-        trajectories=ids,
-        collect=spec,
+        seeds=Seeds.derive(0, 0, 0, 1),
+        trajectories=TrajectoryIds(0, 0),
+        collect=CollectSpec(frames_per_batch=20, trajs_per_batch=1),
     )
     cut, whole = (to_batch(rollout.collect(version=0, stop=stop)) for stop in (after(4), None))
     assert cut.shape == (1, 4)
