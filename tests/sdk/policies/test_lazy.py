@@ -53,15 +53,10 @@ def test_observations_of_the_call_are_in_their_space() -> None:
     space = Dict(count=Discrete(3, start=7), x=Box(0, 1, (2,)))
     seen: list[Any] = []
 
-    class Watching(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = nn.LazyLinear(2)
-
-        def forward(self, observation: Any) -> Tensor:
+    class Watching(Lazy):
+        def forward(self, observation: Any) -> dict[str, Tensor]:
             seen.append(observation)
-            action: Tensor = self.net(observation["x"]).argmax(-1)
-            return action
+            return super().forward(observation["x"])
 
     initialise(Watching(), space, ACTED)
     assert all(seen[0]["count"] >= 7)
@@ -89,9 +84,6 @@ def test_a_learner_without_the_environment_is_shown_what_to_do() -> None:
 
     with pytest.raises(PolicyInvalid, match=r"no environment here .*'robot'.*; call the policy once before"):
         initialise_as_learner(Lazy(), missing)
-
-
-# --- On each transport ------------------------------------------------------------------------------------------------
 
 
 def train(policy: Lazy) -> None:

@@ -14,6 +14,7 @@ from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, Tenso
 from tests.job_server import actor_critic
 from tests.sdk.places import Collect
 from tests.sdk.rollout.recurrent_policy import Recurrent
+from tests.sdk.rollouts import along_time
 from torch import Tensor, nn
 from torch.distributions import Normal
 
@@ -39,9 +40,6 @@ def workers_of(batch: Any) -> Tensor:
     return torch.tensor([split(int(row[0]))[0] for row in batch["collector", "traj_ids"]])
 
 
-# --- policy ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_first_own_frame_after_random_ones_has_the_initial_state(collect: Collect) -> None:
     policy = Recurrent()
     collector = collect("CartPole-v1", policy, init_random_frames=64, is_init=True, **SMALL)
@@ -52,9 +50,6 @@ def test_the_first_own_frame_after_random_ones_has_the_initial_state(collect: Co
     assert (own["recurrent", "state"][:, 1] != policy.start).any()
 
 
-# --- policy_factory --------------------------------------------------------------------------------------------------
-
-
 def test_a_factory_is_called_with_the_spaces_of_one_environment(collect: Collect) -> None:
     def make(observation_space: Any, action_space: Any) -> Callable[[Tensor], dict[str, Tensor]]:
         spaces = torch.tensor([*observation_space.shape, int(action_space.n)])
@@ -63,15 +58,6 @@ def test_a_factory_is_called_with_the_spaces_of_one_environment(collect: Collect
     batch = next(collect("CartPole-v1", policy_factory=make, **SMALL))
     assert (batch["action"] == 1).all()
     assert batch["spaces"].flatten(0, 1).unique(dim=0).tolist() == [[4, 2]]
-
-
-def test_a_list_of_factories_gives_each_worker_its_own(collect: Collect) -> None:
-    def maker(action: int) -> Callable[..., Any]:
-        return lambda *_: lambda observation: torch.full((len(observation),), action)
-
-    factories = [maker(worker % 2) for worker in range(collect.workers)]
-    batch = next(collect("CartPole-v1", policy_factory=factories, **SMALL))
-    assert torch.equal(batch["action"], (workers_of(batch) % 2)[:, None].expand(batch.batch_size))
 
 
 def test_a_factory_by_name_is_imported_on_the_worker(
@@ -100,7 +86,7 @@ def test_a_policy_from_a_factory_gets_the_learners_weights(collect: Collect, com
         assert (next(collector)["action"] == action).all()
 
 
-def test_a_policy_from_a_factory_uses_its_own_weights_until_others_are_sent(collect: Collect) -> None:
+def test_policies_of_a_list_of_factories_use_their_own_weights_until_others_are_sent(collect: Collect) -> None:
     factories = [lambda *_, action=worker: Constant(action) for worker in range(collect.workers)]
     collector = collect("CartPole-v1", policy_factory=factories, **SMALL)
     for batch in islice(collector, 3):
@@ -130,9 +116,6 @@ def test_in_mode_async_workers_need_not_wait_either(apart: Collect) -> None:
     assert (batch["action"] == 1).all()
 
 
-# --- device, policy_device -------------------------------------------------------------------------------------------
-
-
 class OnDevice(nn.Module):
     """Records whether its observations and its buffer are on `meta`; has no weights to send."""
 
@@ -155,9 +138,6 @@ def test_policy_and_observations_are_on_policy_device(collect: Collect, devices:
     expected = (workers_of(batch) == 0) | (devices == "all")
     assert torch.equal(batch["on_meta"], expected[:, None, None].expand(batch["on_meta"].shape))
     assert policy.anchor.device.type == "cpu"  # the learner's own policy stays on its device
-
-
-# --- exploration -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", list(Exploration))
@@ -193,16 +173,12 @@ def test_tensordicts_modules_see_the_jobs_exploration(here: Collect, how: str, s
     assert torch.equal(batch["action"], batch["loc"]) != sampled
 
 
-# --- seed, set_seed --------------------------------------------------------------------------------------------------
-
-
 def sampler(observation: Tensor) -> Tensor:
     return torch.randint(2, (len(observation),))
 
 
 def batches(collector: Collector, count: int = 3) -> TensorDict:
-    joined: TensorDict = torch.cat([batch.clone() for batch in islice(collector, count)], dim=1)
-    return joined
+    return along_time([batch.clone() for batch in islice(collector, count)])
 
 
 def same(one: TensorDict, other: TensorDict) -> bool:

@@ -28,9 +28,6 @@ def batch_of(policy: Any, env: VectorEnv | None = None, *, fragments: int = 4, *
     return collected(rolling(policy, env, **options), fragments)
 
 
-# --- Which policies --------------------------------------------------------------------------------------------------
-
-
 class Filling(nn.Module):
     def forward(self, tensordict: Any) -> Any:
         return tensordict.set("action", always_0(tensordict["observation"])).set("twice", 2 * tensordict["observation"])
@@ -95,9 +92,6 @@ def test_a_policy_that_replaces_its_input_is_refused() -> None:
         ).collect(version=0)
 
 
-# --- What they read --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", POLES)
 def test_a_module_can_read_step_count_and_is_init(mode: str) -> None:
     def act(observation: Tensor, count: Tensor, is_init: Tensor) -> tuple[Tensor, ...]:
@@ -118,9 +112,6 @@ def test_a_callable_can_read_them_too() -> None:
     batch = batch_of(policy, step_count=True)
     assert torch.equal(batch["counted"], batch["step_count"].clamp(min=1))
     assert "is_init" not in set(batch.keys())
-
-
-# --- State at the root -----------------------------------------------------------------------------------------------
 
 
 class Drifting(TensorDictModuleBase):  # type: ignore[misc]
@@ -187,9 +178,6 @@ def test_a_state_without_value_is_missing_at_the_first_call() -> None:
     module = TensorDictModule(lambda o, h: (always_0(o), h + 1), in_keys=["observation", "h"], out_keys=["action", "h"])
     with pytest.raises(PolicyInvalid, match=r"(?s)failed at its first call.*inputs are None: \{'h'\}"):
         rolling(module).collect(version=0)
-
-
-# --- Private outputs -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("trajs_per_batch", [0, 3])

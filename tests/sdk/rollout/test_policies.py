@@ -86,8 +86,7 @@ def test_modules_run_in_inference_mode_and_callables_without_gradients() -> None
         (lambda o: always_0(o).float(), r"dtype torch.float32; expected int64 \[3\]"),
         (
             lambda o: {"action": always_0(o), "x": torch.zeros(4)},
-            r"'x' of the policy has shape \[4\]; expected \[3, "
-            r"...\]",
+            r"'x' of the policy has shape \[4\]; expected \[3, ...\]",
         ),
         (lambda o: {"action": always_0(o), "x": 1}, r"'x' of the policy is a int; expected a tensor"),
         (lambda o: {"action": always_0(o), "next": {"a": o}}, "returned 'next', which is reserved in a batch"),
@@ -142,9 +141,6 @@ def test_a_policy_must_be_callable() -> None:
         rollout_of(CARTPOLE, "mlp")
 
 
-# --- Noise -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("spec", [CARTPOLE, PENDULUM], ids=["discrete", "box"])
 @pytest.mark.parametrize("between", ["nothing", "random actions", "a hook"])
 def test_sampled_actions_do_not_depend_on_the_length_of_fragments(spec: EnvSpec, between: str) -> None:
@@ -171,9 +167,6 @@ def test_sampled_actions_do_not_depend_on_the_length_of_fragments(spec: EnvSpec,
             assert torch.equal(cut[key], whole[key]), key
         for key in ("action_log_prob", "state_value"):
             torch.testing.assert_close(cut[key], whole[key], rtol=1e-5, atol=1e-6)
-
-
-# --- Random actions --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["callable", "module"])

@@ -104,11 +104,7 @@ STATE = torch.zeros(LANES, 2)
         (STATE, lambda a, s: a, r"must return a pair \(output, next state\), not a Tensor"),
         ({"h": STATE}, lambda a, s: (a, {"c": s["h"]}), r"next state of the policy is \['c'\]; expected \['h'\]"),
         (STATE, lambda a, s: (a, s.double()), r"next state 'state' is torch.float64 \[3, 2\]; expected torch.float32"),
-        (
-            STATE,
-            lambda a, s: ({"action": a, "recurrent": s}, s),
-            "returned 'recurrent', which is reserved in a batch",
-        ),
+        (STATE, lambda a, s: ({"action": a, "recurrent": s}, s), "returned 'recurrent', which is reserved in a batch"),
     ],
 )
 def test_an_invalid_hidden_state_is_refused(

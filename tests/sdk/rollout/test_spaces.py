@@ -117,18 +117,12 @@ def test_unsupported_spaces_are_refused(space: object, message: str) -> None:
     [
         (lambda action: torch.zeros(2), "returned 'action'; the action space has ..action., .keys., .0.."),
         (lambda action: {"action": {"move": action["move"]}}, "but no .'action', 'keys', '0'."),
-        (
-            lambda action: {"action": {**action, "jump": action["move"]}},
-            "'jump'.; the action space has",
-        ),
+        (lambda action: {"action": {**action, "jump": action["move"]}}, "'jump'.; the action space has"),
         (
             lambda action: {"action": {**action, "move": action["move"][:, 0]}},
             r"'move'. has shape \[2\]; expected float32",
         ),
-        (
-            lambda action: {"action": action, "image": torch.zeros(2)},
-            "returned 'image', which is reserved in a batch",
-        ),
+        (lambda action: {"action": action, "image": torch.zeros(2)}, "returned 'image', which is reserved in a batch"),
     ],
 )
 def test_invalid_outputs_for_a_nested_space_are_refused(change: Callable[[Any], object], message: str) -> None:

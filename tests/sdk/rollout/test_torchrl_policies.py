@@ -87,29 +87,16 @@ def greedy() -> Any:
     return TensorDictSequential(actor, EGreedyModule(spec=SIDES, eps_init=0.5, annealing_num_steps=10))
 
 
-def noisy() -> Any:
-    return TensorDictSequential(mean(), AdditiveGaussianModule(spec=TORQUE))
-
-
-def drifting() -> Any:
-    return TensorDictSequential(mean(), OrnsteinUhlenbeckProcessModule(spec=TORQUE))
-
-
 def recurrent(kind: Any = LSTMModule) -> Any:
     core = kind(input_size=4, hidden_size=3, in_key="observation", out_key="hidden")
     return TensorDictSequential(core, TensorDictModule(nn.Linear(3, 2), in_keys=["hidden"], out_keys=["action"]))
 
 
-class OfTensors(nn.Module):
+class OfTensors(nn.Linear):
     """A policy that takes an observation by its name, and knows nothing of TensorDicts."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Linear(4, 2)
-
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.net(observation)
-        return found
+        return super().forward(observation)
 
 
 def of_agents() -> Any:
@@ -122,11 +109,11 @@ POLICIES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "gaussian": (pendulum, gaussian),
     "categorical": (counted, categorical),
     "greedy": (cartpole, greedy),
-    "noisy": (pendulum, noisy),
-    "drifting": (pendulum, drifting),
+    "noisy": (pendulum, lambda: TensorDictSequential(mean(), AdditiveGaussianModule(spec=TORQUE))),
+    "drifting": (pendulum, lambda: TensorDictSequential(mean(), OrnsteinUhlenbeckProcessModule(spec=TORQUE))),
     "lstm": (cartpole, recurrent),
     "gru": (cartpole, lambda: recurrent(GRUModule)),
-    "of-tensors": (cartpole, OfTensors),
+    "of-tensors": (cartpole, lambda: OfTensors(4, 2)),
     "of-agents": (vmas, of_agents),
     "random": (cartpole, lambda: RandomPolicy(SIDES)),
 }
@@ -161,20 +148,16 @@ def test_the_steps_of_an_exploration_module_reach_workers(collect: Collect) -> N
         actor.module[0].module.bias.copy_(torch.tensor([100.0, 0.0]))
     noise = EGreedyModule(spec=SIDES, eps_init=1.0, eps_end=0.0, annealing_num_steps=1)
     frames = 16 * collect.alone.get("workers", collect.workers)  # threads share TensorDict's interaction type
-    with collect(
-        cartpole, TensorDictSequential(actor, noise), frames_per_batch=frames, total_frames=2 * frames, **collect.alone
-    ) as collector:
-        assert next(collector)["action"][..., 1].any()
-        noise.step(1)
-        assert not next(collector)["action"][..., 1].any()
+    collector = collect(cartpole, TensorDictSequential(actor, noise), frames_per_batch=frames, **collect.alone)
+    assert next(collector)["action"][..., 1].any()
+    noise.step(1)
+    assert not next(collector)["action"][..., 1].any()
 
 
 def test_random_frames_have_zeros_under_the_policys_own_keys(collect: Collect) -> None:
     frames = 8 * collect.workers
-    with collect(
-        pendulum, gaussian(), frames_per_batch=frames, total_frames=2 * frames, init_random_frames=frames
-    ) as collector:
-        first, second = collector
+    amounts = {"frames_per_batch": frames, "total_frames": 2 * frames, "init_random_frames": frames}
+    first, second = collect(pendulum, gaussian(), **amounts)
     assert not first["loc"].any()
     assert first["action"].any()
     assert second["loc"].any()
@@ -182,8 +165,7 @@ def test_random_frames_have_zeros_under_the_policys_own_keys(collect: Collect) -
 
 
 def test_whole_trajectories_are_padded_under_a_mask(collect: Collect) -> None:
-    with collect(counted, frames_per_batch=16, total_frames=64, trajs_per_batch=2) as collector:
-        batch = next(collector)
+    batch = next(collect(counted, frames_per_batch=16, trajs_per_batch=2))
     mask = batch["collector", "mask"]
     assert mask.any(1).all()
     assert (batch["step_count"].squeeze(-1)[mask] == torch.cat([torch.arange(int(each)) for each in mask.sum(1)])).all()
@@ -191,32 +173,27 @@ def test_whole_trajectories_are_padded_under_a_mask(collect: Collect) -> None:
 
 
 def test_options_append_torchrls_transforms(collect: Collect) -> None:
-    with collect(cartpole, frames_per_batch=16, total_frames=16, max_frames_per_traj=3, is_init=True) as collector:
-        batch = next(collector)
+    batch = next(collect(cartpole, frames_per_batch=16, max_frames_per_traj=3, is_init=True))
     assert int(batch["next", "step_count"].max()) == 3
     assert batch["next", "truncated"][batch["next", "step_count"] == 3].all()
     assert torch.equal(batch["is_init"], batch["step_count"] == 0)
 
 
 def test_num_envs_makes_a_batch_of_single_environments(collect: Collect) -> None:
-    with collect(counted, frames_per_batch=24, total_frames=24, num_envs=3) as collector:
-        batch = next(collector)
+    batch = next(collect(counted, frames_per_batch=24, num_envs=3))
     assert batch.shape[0] == 3 * collect.workers
     assert len(set(batch["collector", "traj_ids"][:, 0].tolist())) == batch.shape[0]
 
 
-def test_an_environment_object_collects_in_this_process() -> None:
-    with rollfleet.Collector(batched(), frames_per_batch=12, total_frames=12) as collector:
-        assert next(collector).shape == (3, 4)
+def test_an_environment_object_collects_in_this_process(here: Collect) -> None:
+    assert next(here(batched(), frames_per_batch=12)).shape == (3, 4)
 
 
 def test_evaluation_runs_whole_episodes(collect: Collect) -> None:
     evaluation = {"every": 1, "episodes": 2}
-    with collect(cartpole, categorical(), frames_per_batch=16, total_frames=64, evaluation=evaluation) as collector:
-        for _ in collector:
-            pass
-        found = collector.evaluations
-    assert all(each.mean_return == each.mean_length for each in found)
+    collector = collect(cartpole, categorical(), frames_per_batch=16, total_frames=64, evaluation=evaluation)
+    list(collector)
+    assert all(each.mean_return == each.mean_length for each in collector.evaluations)
 
 
 class Wrong(GymEnv):  # type: ignore[misc]

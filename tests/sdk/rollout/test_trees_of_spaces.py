@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from tests.sdk.places import Collect
 from tests.sdk.rollout.recurrent_policy import Recurrent
 from tests.sdk.rollout.robot import ACTIONS, Robot
-from tests.sdk.rollouts import Observing
+from tests.sdk.rollouts import Observing, along_time
 
 from rollfleet import ActorCritic, Collector
 from rollfleet.policies.random_policy import RandomPolicy
@@ -19,8 +19,7 @@ SMALL: dict[str, Any] = {"num_envs": 2, "seed": 4}
 
 
 def several(collector: Collector, count: int = 3) -> TensorDict:
-    joined: TensorDict = torch.cat([batch.clone() for batch in islice(collector, count)], dim=1)
-    return joined
+    return along_time([batch.clone() for batch in islice(collector, count)])
 
 
 def assert_same(found: TensorDict, expected: TensorDict) -> None:

@@ -75,29 +75,6 @@ def transformed() -> Any:
     )
 
 
-def cut_at_random() -> Any:
-    return TransformedEnv(
-        cartpole(), Compose(NoopResetEnv(noops=2, random=False), StepCounter(), RandomTruncationTransform(2, 5))
-    )
-
-
-def images() -> Any:
-    transforms = Compose(ToTensorImage(), GrayScale(), CatFrames(2, dim=-3, in_keys=["pixels"]))
-    return TransformedEnv(DiscreteActionConvMockEnvNumpy(), transforms)
-
-
-def normalised() -> Any:
-    return TransformedEnv(GymEnv("Pendulum-v1"), VecNormV2(in_keys=["observation"], out_keys=["normalised"]))
-
-
-def serial() -> Any:
-    return SerialEnv(2, counted)
-
-
-def parallel() -> Any:
-    return ParallelEnv(2, counted, mp_start_method="fork")
-
-
 def batched() -> Any:
     return CountingBatchedEnv(batch_size=[3], max_steps=torch.tensor([3, 4, 5]))
 
@@ -161,10 +138,6 @@ class Mortal(pettingzoo.ParallelEnv):  # type: ignore[misc]
         return dict.fromkeys(self.agents, value)
 
 
-def mortal() -> Any:
-    return PettingZooWrapper(Mortal(), use_mask=True)
-
-
 class Telling(EnvBase):  # type: ignore[misc]
     """An environment that observes text, in episodes of five frames."""
 
@@ -192,11 +165,18 @@ KINDS: dict[str, Callable[[], Any]] = {
     "categorical": lambda: GymEnv("CartPole-v1", categorical_action_encoding=True),
     "counted": counted,
     "transformed": transformed,
-    "cut-at-random": cut_at_random,
-    "images": images,
-    "normalised": normalised,
-    "serial": serial,
-    "parallel": parallel,
+    "cut-at-random": lambda: TransformedEnv(
+        cartpole(), Compose(NoopResetEnv(noops=2, random=False), StepCounter(), RandomTruncationTransform(2, 5))
+    ),
+    "images": lambda: TransformedEnv(
+        DiscreteActionConvMockEnvNumpy(),
+        Compose(ToTensorImage(), GrayScale(), CatFrames(2, dim=-3, in_keys=["pixels"])),
+    ),
+    "normalised": lambda: TransformedEnv(
+        GymEnv("Pendulum-v1"), VecNormV2(in_keys=["observation"], out_keys=["normalised"])
+    ),
+    "serial": lambda: SerialEnv(2, counted),
+    "parallel": lambda: ParallelEnv(2, counted, mp_start_method="fork"),
     "batched": batched,
     "stateless": PendulumEnv,
     "nested": lambda: NestedCountingEnv(nest_done=False),
@@ -209,7 +189,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "vmas": vmas,
     "agents-in-groups": tag,
     "agents-in-turns": turns,
-    "agents-that-die": mortal,
+    "agents-that-die": lambda: PettingZooWrapper(Mortal(), use_mask=True),
 }
 """A function that makes an environment, by its kind."""
 
