@@ -66,10 +66,6 @@ def test_each_value_is_read_by_itself_and_an_empty_variable_is_ignored(
     assert Address.read(VARIABLES | {variable: ""}, files=mounted) == mixed
 
 
-def test_credentials_and_certificates_are_optional(tmp_path: Path) -> None:
-    assert Address.read({URL: "nats://a", JOB: "b"}, files=tmp_path) == Address(url="nats://a", job="b")
-
-
 @pytest.mark.parametrize(("missing", "file"), [(URL, "url"), (JOB, "job")])
 def test_missing_value_is_named_with_its_sources(tmp_path: Path, missing: str, file: str) -> None:
     variables = {name: value for name, value in VARIABLES.items() if name != missing}
@@ -81,13 +77,7 @@ def test_missing_value_is_named_with_its_sources(tmp_path: Path, missing: str, f
 
 
 @given(
-    st.builds(
-        Address,
-        url=texts,
-        job=texts,
-        credentials=st.none() | texts.map(Path),
-        ca=st.none() | texts.map(Path),
-    )
+    st.builds(Address, url=texts, job=texts, credentials=st.none() | texts.map(Path), ca=st.none() | texts.map(Path))
 )
 def test_variables_are_read_back(address: Address) -> None:
     nothing_there = Path("/nowhere")

@@ -90,39 +90,23 @@ def test_free_form_parts_are_copies() -> None:
 
 
 def test_fields_that_a_cluster_adds_are_accepted() -> None:
-    data = job_data()
-    data["metadata"] = {
-        "name": "cartpole",
-        "namespace": "default",
-        "uid": "7b7f6c0e-0000-4000-8000-000000000000",
-        "resourceVersion": "12",
-        "generation": 3,
-        "creationTimestamp": "2026-11-21T10:00:00Z",
-        "managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {}}}],
-    }
-    data["status"] = {
-        "observedGeneration": 3,
-        "phase": "Running",
-        "workers": {"desired": 2, "ready": 1},
-        "framesPerSecond": 1200,
-        "conditions": [{"type": "Ready", "status": "False", "reason": "WorkersPending", "message": ""}],
-        "ofANewerOperator": 1,
-    }
-    job = parse_job(data)
+    metadata = {"uid": "a", "resourceVersion": "12", "generation": 3, "creationTimestamp": "2026-11-21T10:00:00Z"}
+    managed = {"managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {}}}]}
+    condition = {"type": "Ready", "status": "False", "reason": "WorkersPending", "message": ""}
+    status = {"observedGeneration": 3, "phase": "Running", "workers": {"ready": 1}, "framesPerSecond": 1200}
+    status |= {"conditions": [condition], "ofANewerOperator": 1}
+    job = parse_job(job_data(metadata | managed) | {"status": status})
     assert job.metadata.generation == 3
     assert job.status is not None
     assert job.status.workers.ready == 1
 
 
+TEXTS, FINITE = st.text(max_size=5), st.floats(allow_nan=False, allow_infinity=False)
 FREE_FORM = st.dictionaries(
-    st.text(max_size=5),
+    TEXTS,
     st.recursive(
-        st.none()
-        | st.booleans()
-        | st.integers()
-        | st.floats(allow_nan=False, allow_infinity=False)
-        | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        st.none() | st.booleans() | st.integers() | FINITE | TEXTS,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
         max_leaves=5,
     ),
     max_size=3,
@@ -145,7 +129,7 @@ def jobs(draw: st.DrawFn) -> CollectorJob:
         {
             "metadata": {
                 "name": draw(st.from_regex(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True)),
-                "labels": draw(st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2)),
+                "labels": draw(st.dictionaries(TEXTS, TEXTS, max_size=2)),
             },
             "spec": {
                 "workers": draw(st.integers(1, MAX_WORKERS)),

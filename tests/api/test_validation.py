@@ -29,10 +29,7 @@ def test_all_problems_are_reported_at_once() -> None:
 
 
 NAMES = [
-    (
-        "a" * 41,
-        "at most 40 characters: workers' host names are `<name>-workers-<8 hex digits>-<index of up to 5 digits>`",
-    ),
+    ("a" * 41, "at most 40 characters: workers' host names are `<name>-workers-"),
     ("My_Job", "write e.g. `my-job`"),
     ("a.b", "write e.g. `a-b`"),
     ("-", "must begin and end with a letter or digit"),
@@ -48,10 +45,9 @@ def test_name_that_cannot_be_a_token_or_a_host_is_refused(name: object, part: st
 
 
 def test_longest_name_and_long_namespace_are_accepted() -> None:
-    assert (
-        parse_job(job_data() | {"metadata": {"name": "a" * 40, "namespace": "b" * 63}}).key == f"{'b' * 63}/{'a' * 40}"
-    )
-    assert "a namespace has at most 63" in messages(job_data() | {"metadata": {"name": "a", "namespace": "b" * 64}})[0]
+    longest = {"name": "a" * 40, "namespace": "b" * 63}
+    assert parse_job(job_data(longest)).key == f"{'b' * 63}/{'a' * 40}"
+    assert "a namespace has at most 63" in messages(job_data(longest | {"namespace": "b" * 64}))[0]
 
 
 @pytest.mark.parametrize(
@@ -140,25 +136,13 @@ def test_value_that_contains_itself_is_refused() -> None:
     assert "contains itself" in read_messages(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1e-3", 0.001),
-        ("-2.5", -2.5),
-        ("0x10", 16),
-        ("0o17", 15),
-        ("017", 15),
-        ("1:30", "1:30"),
-        ("2026-11-21", "2026-11-21"),
-        ("yes", True),
-        ("v1", "v1"),
-        ("~", None),
-        ("", None),
-    ],
-)
+NUMBERS = [("1e-3", 0.001), ("-2.5", -2.5), ("0x10", 16), ("0o17", 15), ("017", 15)]
+WORDS = [("1:30", "1:30"), ("2026-11-21", "2026-11-21"), ("v1", "v1"), ("yes", True), ("~", None), ("", None)]
+
+
+@pytest.mark.parametrize(("text", "value"), NUMBERS + WORDS)
 def test_scalars_are_read_as_kubectl_reads_them(text: str, value: object) -> None:
-    (job,) = read_jobs(
-        TEXT.replace("{id: CartPole-v1}", f"\n    id: CartPole-v1\n    kwargs:\n      x: {text}"), origin=""
-    )
+    written = TEXT.replace("{id: CartPole-v1}", f"\n    id: CartPole-v1\n    kwargs:\n      x: {text}")
+    (job,) = read_jobs(written, origin="")
     assert job.spec.env.kwargs == {"x": value}
     assert type(job.spec.env.kwargs["x"]) is type(value)

@@ -9,17 +9,7 @@ from hypothesis import strategies as st
 from tests.fuzz.decoders import MESSAGES, one, write_seeds
 from tests.sdk.wire.dtypes import DTYPES
 
-from rollfleet.data.batch import (
-    IS_INIT,
-    MASK,
-    REWARD,
-    STEP_COUNT,
-    TERMINATED,
-    TRAJECTORY,
-    TRUNCATED,
-    VERSION,
-    to_batch,
-)
+from rollfleet.data.batch import IS_INIT, MASK, REWARD, STEP_COUNT, TERMINATED, TRAJECTORY, TRUNCATED, VERSION, to_batch
 from rollfleet.wire.codec import Key, decode, encode
 from rollfleet.wire.fragment_message import unpack_fragment
 

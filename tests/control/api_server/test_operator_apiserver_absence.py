@@ -125,10 +125,7 @@ def pods(own_lab: Lab, nats_server: NatsInJwtMode, tmp_path: Path) -> Iterator[C
 
 
 def test_a_job_goes_on_without_an_operator_and_its_credentials_are_renewed_by_the_next(
-    own_lab: Lab,
-    nats_server: NatsInJwtMode,
-    start: StartProgram,
-    pods: Callable[[], Pods],
+    own_lab: Lab, nats_server: NatsInJwtMode, start: StartProgram, pods: Callable[[], Pods]
 ) -> None:
     first, job = start("first"), pods()
     run = own_lab.run()

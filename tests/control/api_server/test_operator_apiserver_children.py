@@ -93,8 +93,7 @@ def test_unchanged_apply_changes_nothing(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
-    [("ServiceAccount", names.account("cartpole")), ("Secret", names.secret("cartpole", Role.WORKER))],
+    ("kind", "name"), [("ServiceAccount", names.account("cartpole")), ("Secret", names.secret("cartpole", Role.WORKER))]
 )
 def test_object_of_another_owner_is_not_taken(lab: Lab, kind: str, name: str) -> None:
     lab.create({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}})

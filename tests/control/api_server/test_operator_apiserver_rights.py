@@ -118,11 +118,7 @@ def label(lab: Lab, kind: str, name: str) -> str | None:
 
 @pytest.mark.parametrize("scope", ["Role", "ClusterRole"])
 def test_every_right_of_the_chart_is_used_and_no_other_is_needed(
-    scope: str,
-    own_lab: Lab,
-    api_server: ApiServer,
-    helm: Helm,
-    start_operator: Callable[..., RunningOperator],
+    scope: str, own_lab: Lab, api_server: ApiServer, helm: Helm, start_operator: Callable[..., RunningOperator]
 ) -> None:
     namespaces = (own_lab.namespace,) if scope == "Role" else ()
     shown = helm.render(operator__namespaces=list(namespaces))

@@ -95,13 +95,6 @@ class Helm:
         return done.stderr
 
     def _template(self, options: tuple[str, ...], values: dict[str, object]) -> list[str]:
+        release = ["template", "rollfleet", str(self.chart), "--namespace=site", "--kube-version=1.34.0"]
         result = [f"--set-json={name.replace('__', '.')}={json.dumps(value)}" for name, value in values.items()]
-        return [
-            "template",
-            "rollfleet",
-            str(self.chart),
-            "--namespace=site",
-            "--kube-version=1.34.0",
-            *result,
-            *options,
-        ]
+        return [*release, *result, *options]

@@ -136,24 +136,21 @@ def test_the_admission_policy_bounds_the_operator_alone(variant: Rendered) -> No
     assert policy["spec"]["failurePolicy"] == "Fail"
     (binding,) = variant.of("ValidatingAdmissionPolicyBinding").values()
     assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
-    matched = {
-        (group, resource)
-        for rule in policy["spec"]["matchConstraints"]["resourceRules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
     roles = [*variant.of("ClusterRole").values(), *variant.of("Role").values()]
-    writes = {
-        (group, resource)
+    operators = [
+        rule
         for role in roles
         if not role["metadata"]["name"].endswith(("-view", "-edit", "-user", "-tunnel", "-ui"))
         for rule in role["rules"]
         if {"create", "patch", "delete"} & set(rule["verbs"])
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        if "/" not in resource
-    }
-    assert writes <= matched
+    ]
+    writes = {(group, resource) for group, resource in resources(operators) if "/" not in resource}
+    assert writes <= resources(policy["spec"]["matchConstraints"]["resourceRules"])
+
+
+def resources(rules: list[Any]) -> set[tuple[str, str]]:
+    """The groups and resources that rules cover."""
+    return {(group, each) for rule in rules for group in rule["apiGroups"] for each in rule["resources"]}
 
 
 def test_the_operator_reads_the_charts_variables(variant: Rendered, tmp_path: Path) -> None:

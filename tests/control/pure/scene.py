@@ -34,10 +34,7 @@ def a_job(
     return parse_job(data | {"spec": overlay(SMALLEST | {"workers": 2}, spec)})
 
 
-def wanted(
-    job: CollectorJob,
-    **settings: Any,
-) -> dict[Ref, Manifest]:
+def wanted(job: CollectorJob, **settings: Any) -> dict[Ref, Manifest]:
     """Return the desired children of a live job."""
     chosen = replace(Settings(worker_image="worker:1"), **settings)
     endpoint = Endpoint(url="tls://nats.lab:4222", ca=b"a certificate", public_url="tls://nats.example:4222")

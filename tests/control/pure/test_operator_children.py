@@ -57,11 +57,7 @@ def test_workers_may_connect_only_to_name_servers_and_nats() -> None:
 
 @pytest.mark.parametrize(
     ("url", "ports"),
-    [
-        ("tls://a", {4222}),
-        ("tls://user:1@a:5222,tls://b:5223", {5222, 5223}),
-        ("tls://a:5222,tls://b", {4222, 5222}),
-    ],
+    [("tls://a", {4222}), ("tls://user:1@a:5222,tls://b:5223", {5222, 5223}), ("tls://a:5222,tls://b", {4222, 5222})],
 )
 def test_workers_may_connect_to_the_port_of_each_url_of_nats(url: str, ports: set[int]) -> None:
     _, nats = network_policy(a_job(), Role.WORKER, Endpoint(url=url), Settings())["spec"]["egress"]

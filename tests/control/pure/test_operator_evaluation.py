@@ -24,16 +24,8 @@ from rollfleet_operator.work_queue import WorkQueue
 
 EVALUATION: dict[str, Any] = {"every": 10, "workers": 3}
 LEARNER = LearnerStatus(session=1, version=30)
-RESULT = Evaluation(
-    version=20,
-    episodes=10,
-    mean_return=123.456,
-    min_return=1.0,
-    max_return=200.0,
-    std_return=9.0,
-    mean_length=50.0,
-    time_s=0.0,
-)
+OTHERS = dict.fromkeys(("min_return", "max_return", "std_return", "mean_length", "time_s"), 1.0)
+RESULT = Evaluation(version=20, episodes=10, mean_return=123.456, **OTHERS)
 
 
 def planned(scene: Scene) -> list[Any]:

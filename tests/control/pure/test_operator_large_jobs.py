@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from crds.crd import crd
+from tests.api.job_data import SMALLEST, job_data
 from tests.control.pure.scene import Scene, wanted
 
-from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.validation import MAX_SPEC_BYTES, JobErrors, Oversized, bounded, parse_job
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import TemplateInvalid
@@ -50,31 +50,30 @@ def of_size(item: Callable[[int], Any], nbytes: int) -> list[Any]:
     return [item(10_000_000 + number) for number in range(nbytes // size)]
 
 
+def one_variable(number: int) -> Any:
+    return {"name": "A", "value": f"{number}"}
+
+
 def nested(depth: int) -> Any:
     return [nested(depth - 1)] if depth else []
 
 
+def pod(**spec: Any) -> Any:
+    """A template of pods."""
+    return {"spec": spec}
+
+
 FORMS: dict[str, Callable[[int], Any]] = {
     "names": lambda size: {f"x{number}": "1" for number in range(size // 16)},
-    "text": lambda size: {"spec": {"hostname": "x" * size}},
-    "empty-lists": lambda size: {"spec": {"tolerations": [[]] * (size // 3)}},
-    "deep": lambda size: {"spec": {"tolerations": [nested(40)] * (size // 83)}},
-    "one-name": lambda size: {
-        "spec": {"containers": of_size(lambda _: {"name": "worker", "env": [{"name": "A1"}]}, size)}
-    },
-    "containers": lambda size: {
-        "spec": {"containers": of_size(lambda n: {"name": f"c{n}", "env": [{"name": f"A{n}"}]}, size)}
-    },
-    "variables": lambda size: {
-        "spec": {"containers": [{"name": "worker", "env": of_size(lambda n: {"name": f"A{n}"}, size)}]}
-    },
-    "one-variable": lambda size: {
-        "spec": {"containers": [{"name": "worker", "env": of_size(lambda n: {"name": "A", "value": f"{n}"}, size)}]}
-    },
-    "init": lambda size: {
-        "spec": {"initContainers": [{"name": "i", "env": of_size(lambda n: {"name": "A", "value": f"{n}"}, size)}]}
-    },
-    "volumes": lambda size: {"spec": {"volumes": of_size(lambda n: {"name": f"v{n}"}, size)}},
+    "text": lambda size: pod(hostname="x" * size),
+    "empty-lists": lambda size: pod(tolerations=[[]] * (size // 3)),
+    "deep": lambda size: pod(tolerations=[nested(40)] * (size // 83)),
+    "one-name": lambda size: pod(containers=of_size(lambda _: {"name": "worker", "env": [{"name": "A1"}]}, size)),
+    "containers": lambda size: pod(containers=of_size(lambda n: {"name": f"c{n}", "env": [{"name": f"A{n}"}]}, size)),
+    "variables": lambda size: pod(containers=[{"name": "worker", "env": of_size(lambda n: {"name": f"A{n}"}, size)}]),
+    "one-variable": lambda size: pod(containers=[{"name": "worker", "env": of_size(one_variable, size)}]),
+    "init": lambda size: pod(initContainers=[{"name": "i", "env": of_size(one_variable, size)}]),
+    "volumes": lambda size: pod(volumes=of_size(lambda n: {"name": f"v{n}"}, size)),
 }
 
 
@@ -82,12 +81,9 @@ def stored(path: Path, value: Any) -> Manifest:
     """Return a job whose field at this path has this value."""
     for name in reversed(path):
         value = [{"entrypoint": "a:b", **value}] if name == "0" else {name: value}
-    usual: Any = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
-    if "policy" in value:
-        usual["policy"] = {"entrypoint": "a:b"}
-    spec = usual | {field: usual.get(field, {}) | inner for field, inner in value.items()}
-    metadata = {"name": JOB.name, "namespace": JOB.namespace, "uid": "a", "generation": 1, "resourceVersion": "7"}
-    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
+    usual = SMALLEST | {"policy": {"entrypoint": "a:b"}}
+    metadata = {"namespace": JOB.namespace, "uid": "a", "generation": 1, "resourceVersion": "7"}
+    return job_data(metadata, **{field: usual.get(field, {}) | inner for field, inner in value.items()})
 
 
 def look(manifest: Manifest) -> str:
@@ -144,5 +140,5 @@ def test_a_job_of_the_largest_allowed_size_costs_little(path: Path, form: str) -
 
 
 def test_two_containers_of_one_name_are_an_error() -> None:
-    twice = {"spec": {"containers": [{"name": "worker"}, {"name": "worker"}]}}
+    twice = pod(containers=[{"name": "worker"}, {"name": "worker"}])
     assert look(stored(("template",), twice)) == "`spec.containers` of a template has 2 containers `worker`; write one"

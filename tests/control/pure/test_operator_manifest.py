@@ -12,21 +12,6 @@ from rollfleet_operator.manifest import covers, digest, overlay
     [
         ({"a": 1, "b": {"c": 2}}, {"b": {"d": 3}}, {"a": 1, "b": {"c": 2, "d": 3}}),
         ({"a": 1, "b": 2}, {"a": None}, {"b": 2}),
-        ({"l": [1, 2]}, {"l": [3]}, {"l": [3]}),
-        ({"env": [{"name": "x", "a": 1}]}, {"env": [{"name": "x", "b": 2}]}, {"env": [{"name": "x", "a": 1, "b": 2}]}),
-        ({"env": [{"name": "x"}]}, {"env": [{"name": "y"}]}, {"env": [{"name": "x"}, {"name": "y"}]}),
-        ({"env": [{"a": 1}]}, {"env": [{"b": 2}]}, {"env": [{"b": 2}]}),
-        ({"env": [{"name": []}]}, {"env": [{"name": {}}]}, {"env": [{"name": {}}]}),
-        (
-            {"env": [{"name": "x", "a": 1}]},
-            {"env": [{"name": "x", "b": 1}, {"name": "y"}, {"name": "x", "c": 1}, {"name": "y", "b": 2}]},
-            {"env": [{"name": "x", "a": 1, "c": 1}, {"name": "y", "b": 2}]},
-        ),
-        (
-            {"tolerations": [{"key": "x"}]},
-            {"tolerations": [{"key": "x", "value": "a"}]},
-            {"tolerations": [{"key": "x", "value": "a"}]},
-        ),
         ({}, {"a": {"b": None}}, {"a": {"b": None}}),
     ],
 )
@@ -34,29 +19,35 @@ def test_overlay(below: Any, above: Any, result: Any) -> None:
     assert overlay(below, above) == result
 
 
-def test_mounts_of_one_volume_are_both_kept() -> None:
-    data = {"name": "data", "mountPath": "/data"}
-    cache = {"name": "data", "mountPath": "/cache", "subPath": "cache"}
-    tmp = {"name": "tmp", "mountPath": "/tmp"}
-    scratch = {"name": "tmp", "mountPath": "/scratch"}
-    assert overlay({"volumeMounts": [tmp]}, {"volumeMounts": [data, cache, scratch]}) == {
-        "volumeMounts": [tmp, data, cache, scratch]
-    }
+X, Y = {"name": "x", "a": 1}, {"name": "y"}
+XB, XC = {"name": "x", "b": 1}, {"name": "x", "c": 1}
+TCP, UDP = {"containerPort": 53, "protocol": "TCP"}, {"containerPort": 53, "protocol": "UDP"}
+DNS = {"containerPort": 53, "name": "dns"}  # TCP is the default
+GPUS = [{"key": "gpu", "value": value} for value in ("a100", "h100")]
+TMP, *MOUNTS = [
+    {"name": name, "mountPath": path}
+    for name, path in (("tmp", "/tmp"), ("data", "/data"), ("data", "/cache"), ("tmp", "/scratch"))
+]
 
 
-def test_ports_of_both_protocols_are_kept_and_tcp_is_the_default() -> None:
-    below = [{"containerPort": 53, "protocol": "TCP"}]
-    above = [{"containerPort": 53, "name": "dns"}, {"containerPort": 53, "protocol": "UDP"}]
-    assert overlay({"ports": below}, {"ports": above})["ports"] == [
-        {"containerPort": 53, "protocol": "TCP", "name": "dns"},
-        {"containerPort": 53, "protocol": "UDP"},
-    ]
-
-
-def test_tolerations_of_one_key_are_all_kept() -> None:
-    tolerations = [{"key": "gpu", "value": value} for value in ("a100", "h100")]
-    assert overlay({}, {"tolerations": tolerations}) == {"tolerations": tolerations}
-    assert overlay({"tolerations": [{"key": "x"}]}, {"tolerations": tolerations}) == {"tolerations": tolerations}
+@pytest.mark.parametrize(
+    ("name", "below", "above", "result"),
+    [
+        pytest.param("l", [1, 2], [3], [3], id="plain list"),
+        pytest.param("env", [X], [XB], [X | {"b": 1}], id="items of one name are merged"),
+        pytest.param("env", [X], [Y], [X, Y], id="items of two names are kept"),
+        pytest.param("env", [{"a": 1}], [{"b": 2}], [{"b": 2}], id="no names"),
+        pytest.param("env", [{"name": []}], [{"name": {}}], [{"name": {}}], id="odd names"),
+        pytest.param(
+            "env", [X], [XB, Y, XC, Y | {"b": 2}], [X | {"c": 1}, Y | {"b": 2}], id="the last of a name counts"
+        ),
+        pytest.param("tolerations", [{"key": "gpu"}], GPUS, GPUS, id="tolerations of one key are all kept"),
+        pytest.param("volumeMounts", [TMP], MOUNTS, [TMP, *MOUNTS], id="mounts of one volume are both kept"),
+        pytest.param("ports", [TCP], [DNS, UDP], [TCP | DNS, UDP], id="ports of both protocols are kept"),
+    ],
+)
+def test_overlay_of_lists(name: str, below: Any, above: Any, result: Any) -> None:
+    assert overlay({name: below}, {name: above}) == {name: result}
 
 
 def test_result_of_an_overlay_shares_nothing() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import kopf
 import pytest
 from aiohttp import web
+from tests.api.job_data import job_data
 from tests.control.pure.nats_in_memory import NatsInMemory
 
-from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.kinds import KINDS
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.api import Api
@@ -25,19 +26,11 @@ from rollfleet_operator.ui.logs import PodLogs
 from rollfleet_operator.ui.shown_jobs import ShownJobs
 
 KEY, GONE = JobKey("lab", "cartpole"), JobKey("lab", "gone")
-SPEC = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 8}}
 
 
 def stored(version: int, **spec: Any) -> Manifest:
-    result = {
-        "namespace": "lab",
-        "name": "cartpole",
-        "uid": "1",
-        "resourceVersion": str(version),
-        "generation": version,
-        "creationTimestamp": "2026-11-25T12:00:00Z",
-    }
-    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": result, "spec": spec}
+    metadata = {"namespace": "lab", "uid": "1", "resourceVersion": str(version), "generation": version}
+    return job_data(metadata | {"creationTimestamp": "2026-11-25T12:00:00Z"}, **spec)
 
 
 class Lists:
@@ -115,7 +108,7 @@ async def test_data_on_nats_of_missing_jobs_is_removed_if_there_is_any_job(
     lists: Lists, monkeypatch: pytest.MonkeyPatch, has_job: bool
 ) -> None:
     lists.has_job, nats, seen = has_job, NatsInMemory(), set()
-    nats.published[GONE] = parse_job(stored(1, **SPEC))
+    nats.published[GONE] = parse_job(stored(1))
     monkeypatch.setattr("rollfleet_operator.program.NOT_READY_S", 0.02)
     operator = Operator(Settings(port=0, workers=0, resync_s=0.02), lists.connect, lambda: nats)
     await operator.start()
@@ -206,7 +199,7 @@ async def test_defect_of_the_operator_is_on_the_page(lists: Lists) -> None:
     cache, nats = Cache(), NatsInMemory()
     page, nats.on_provision = ShownJobs(cache, PodLogs(cache, lists.connect)), defect
     async with Api(lists.connect) as api:
-        cache.put(stored(6, **SPEC))
+        cache.put(stored(6))
         result = await Reconciler(api, cache, nats, Settings(), page=page).reconcile(KEY)
     assert "ZeroDivisionError" in str(result.problem)
     assert page.jobs()["/".join(KEY)].row.diagnosis.reason == "OperatorError"

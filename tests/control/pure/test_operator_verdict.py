@@ -65,16 +65,11 @@ def test_stage_of_a_job_when(found: Scene, stage: Stage) -> None:
     assert found.verdict.stage is stage
 
 
-def test_workers_that_exit_without_the_learners_word_have_left_early() -> None:
-    left = scene().ended("Complete")
-    assert left.with_heartbeats(phase=LearnerPhase.RUN).verdict.stage is Stage.LIVE
-    assert left_early(left.job, left.observed, left.heartbeats) is not None
-
-
-def test_workers_that_leave_at_the_learners_word_have_not_left_early() -> None:
-    found = scene(learner=LEARNER).ended("Complete").with_heartbeats(phase=LearnerPhase.COMPLETE)
-    assert found.verdict.stage is Stage.LIVE  # the learner's pod saves its results
-    assert left_early(found.job, found.observed, found.heartbeats) is None
+@pytest.mark.parametrize(("phase", "early"), [(None, True), (LearnerPhase.RUN, True), (LearnerPhase.COMPLETE, False)])
+def test_workers_that_exit_without_the_learners_word_have_left_early(phase: LearnerPhase | None, early: bool) -> None:
+    left = scene(learner=LEARNER).ended("Complete").with_heartbeats(phase=phase)
+    assert left.verdict.stage is Stage.LIVE  # the learner's pod saves its results
+    assert (left_early(left.job, left.observed, left.heartbeats) is not None) == early
 
 
 def test_crashes_over_many_days_end_no_job() -> None:

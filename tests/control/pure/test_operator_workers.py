@@ -77,22 +77,11 @@ def test_devices_requested_by_the_template_are_not_hidden(template: Any) -> None
 
 
 def test_users_template_is_merged_over_the_operators() -> None:
-    written = {
-        "metadata": {"labels": {"team": "rl"}, "annotations": {"note": "mine"}},
-        "spec": {
-            "nodeSelector": {"gpu": "a100"},
-            "tolerations": [{"key": "gpu", "operator": "Exists"}],
-            "volumes": [{"name": "data", "emptyDir": {}}],
-            "containers": [
-                {
-                    "name": "worker",
-                    "env": [{"name": "A", "value": "1"}],
-                    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
-                },
-                {"name": "sidecar", "image": "side:1"},
-            ],
-        },
-    }
+    mounted = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+    ours = {"name": "worker", "env": [{"name": "A", "value": "1"}], **mounted}
+    beside = {"name": "sidecar", "image": "side:1"}
+    pod = {"nodeSelector": {"gpu": "a100"}, "volumes": [{"name": "data", "emptyDir": {}}]}
+    written = {"metadata": {"labels": {"team": "rl"}}, "spec": pod | {"containers": [ours, beside]}}
     template = workers(template=written)["spec"]["template"]
     spec = template["spec"]
     worker, sidecar = spec["containers"]
@@ -101,7 +90,7 @@ def test_users_template_is_merged_over_the_operators() -> None:
     assert {each["name"] for each in spec["volumes"]} == {"tmp", "shm", "rollfleet", "data"}
     assert {each["mountPath"] for each in worker["volumeMounts"]} == {"/tmp", "/dev/shm", "/var/run/rollfleet", "/data"}
     assert (worker["image"], variables(worker)["A"], variables(worker)["HOME"]) == ("worker:1", "1", "/tmp")
-    assert sidecar == {"name": "sidecar", "image": "side:1"}
+    assert sidecar == beside
 
 
 @pytest.mark.parametrize(

@@ -193,13 +193,7 @@ class Site:
             await nats.close()
 
     def credentials(self, job: CollectorJob, role: Role, *, life_s: int = 3600, ago_s: int = 0) -> bytes:
-        return role_credentials(
-            job,
-            role,
-            self.server.keys,
-            issued_s=int(time.time()) - ago_s,
-            life_s=life_s,
-        )
+        return role_credentials(job, role, self.server.keys, issued_s=int(time.time()) - ago_s, life_s=life_s)
 
     def file(self, credentials: bytes, name: str = "user.creds") -> Path:
         path = self._folder / name
