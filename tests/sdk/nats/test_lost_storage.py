@@ -8,12 +8,13 @@ import pytest
 from nats.js.errors import NotFoundError
 from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.sdk.concurrent_calls import begin
+from tests.sdk.nats import numbered_batches
 from tests.sdk.nats.numbered_batches import META, fragment, of, values
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
 
 from rollfleet import CollectorJob
-from rollfleet.errors import JobEnded, WorkerReplaced
+from rollfleet.errors import JobEnded
 from rollfleet.nats import presence, puller
 from rollfleet.nats.link import Link
 from rollfleet.nats.streams import deprovision, own, provision
@@ -24,13 +25,7 @@ from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 from rollfleet_api.ranks import ALONE
 
-ASYNC: dict[str, Any] = {
-    "mode": "Async",
-    "workers": 2,
-    "env": {"id": "CartPole-v1", "numEnvs": 4},
-    "collect": {"framesPerBatch": 32},
-    "delivery": {"storage": "Memory"},
-}
+ASYNC: dict[str, Any] = numbered_batches.ASYNC | {"delivery": {"storage": "Memory"}}
 SYNC: dict[str, Any] = ASYNC | {"mode": "Sync"}
 
 
@@ -182,11 +177,3 @@ def test_a_learner_that_was_busy_when_its_job_was_deleted_ends(
     worker.close()
     with pytest.raises(JobEnded):
         begin(lambda count: values(collector, count), 10).result(20)
-
-
-def test_an_incarnation_that_was_replaced_ends(server: Server) -> None:
-    server.provision(**ASYNC)
-    replaced = NatsWorkerTransport(server.link(Role.WORKER), 0)
-    assert NatsWorkerTransport(server.link(Role.WORKER), 0).incarnation == 1
-    with pytest.raises(WorkerReplaced, match="worker 0 was started again"):
-        replaced.wait_until(lambda: False)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.sdk.concurrent_calls import begin
-from tests.sdk.nats.numbered_batches import META, fragment, values
+from tests.sdk.nats.numbered_batches import META, SYNC, fragment, values
 from tests.waiting import wait_until
 
 from rollfleet import Collector
@@ -24,12 +24,6 @@ from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.messages import Control, Manifest, WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 
-SYNC: dict[str, Any] = {
-    "mode": "Sync",
-    "workers": 2,
-    "env": {"id": "CartPole-v1", "numEnvs": 4},
-    "collect": {"framesPerBatch": 32},
-}
 RANDOM: dict[str, Any] = {"mode": "Async", "policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}}
 
 
