@@ -1,23 +1,18 @@
 """`rollfleet.Collector(..., cluster=)`: on a real API server, operator and NATS, with workers as processes."""
 
-import subprocess
-import sys
 from typing import Any
 
 import gymnasium
 import pytest
 import torch
-from tests.running import running
 from tests.sdk.cluster.kubelet import Kubelet
-from tests.waiting import wait_until
 
 import rollfleet
-from rollfleet import Cluster, Jobs
+from rollfleet import Cluster
 from rollfleet.cluster import submission
 from rollfleet.cluster.api import ClusterApi
 from rollfleet.errors import ClusterError, JobInvalid
 from rollfleet_api.job import KIND
-from rollfleet_api.status import ConditionType
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -95,23 +90,3 @@ def test_an_image_that_cannot_be_pulled_is_one_error_and_the_job_goes(
             "CartPole-v1", frames_per_batch=8, workers=1, cluster=Cluster(namespace=api.namespace, image="none:1")
         )
     assert not api.list(KIND, api.namespace).items
-
-
-PROGRAM = """
-import sys
-import rollfleet
-
-place = rollfleet.Cluster(namespace=sys.argv[1], name="mine", learner_timeout_s=5)
-collector = rollfleet.Collector("CartPole-v1", frames_per_batch=8, workers=1, cluster=place)
-for batch in collector:
-    print(collector.frames, flush=True)
-"""
-
-
-def test_the_job_of_a_program_that_was_killed_fails_and_its_workers_leave(kubelet: Kubelet, api: ClusterApi) -> None:
-    with running(sys.executable, "-c", PROGRAM, api.namespace, stdout=subprocess.PIPE) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "8\n"
-    view = Jobs(namespace=api.namespace).wait("mine", "Failed", timeout_s=60)
-    assert view.status.held(ConditionType.FAILED).reason == "LearnerGone"  # type: ignore[union-attr]
-    wait_until(lambda: not kubelet.workers)

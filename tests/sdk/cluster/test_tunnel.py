@@ -1,6 +1,7 @@
 """A tunnel through a real API server to a server behind a kubelet."""
 
 import socket
+import socketserver
 import threading
 from collections.abc import Iterator
 
@@ -18,30 +19,22 @@ OTHER_TOKEN = "of-user-other"  # the server's user without rights
 LARGE = bytes(range(256)) * (1 << 13)
 
 
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        while data := self.request.recv(1 << 16):
+            self.request.sendall(data)
+
+
 @pytest.fixture
 def node(namespace: Namespace) -> Iterator[ForwardingNode]:
     """A node whose pods answer each connection with the same bytes, as an echo."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def echo(client: socket.socket) -> None:
-        with client:
-            while data := client.recv(1 << 16):
-                client.sendall(data)
-
-    def accept() -> None:
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=echo, args=(client,), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    node = ForwardingNode(namespace, listener.getsockname()[1])
-    yield node
-    node.stop()
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        node = ForwardingNode(namespace, server.server_address[1])
+        yield node
+        node.stop()
+        server.shutdown()
 
 
 def exchange(port: int, data: bytes) -> bytes:
