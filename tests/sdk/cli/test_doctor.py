@@ -78,9 +78,7 @@ def test_a_nats_server_that_cannot_be_executed_is_named(doctor: Doctor, tmp_path
     assert "nats-server does not run; install it again" in lines["nats-server"]
 
 
-def test_an_operator_of_this_version_is_well(
-    doctor: Doctor, kubeconfig: Path, jobs: Jobs, namespace: Namespace
-) -> None:
+def test_an_operator_of_our_version_is_well(doctor: Doctor, kubeconfig: Path, jobs: Jobs, namespace: Namespace) -> None:
     with operator(jobs, namespace, running=version("rollfleet"), ready=1):
         code, lines = doctor(kubeconfig)
     assert code == 0, lines

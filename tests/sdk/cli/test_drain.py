@@ -51,9 +51,7 @@ def start(workplace: Workplace, server: Server) -> Program:
     return program
 
 
-def test_at_sigterm_a_worker_sends_its_collected_frames_and_leaves(
-    workplace: Workplace, server: Server, connect: Connect
-) -> None:
+def test_a_worker_sends_its_frames_before_it_leaves(workplace: Workplace, server: Server, connect: Connect) -> None:
     program = start(workplace, server)
     assert program.stop_by(signal.SIGTERM) == 143
     with connect() as collector:

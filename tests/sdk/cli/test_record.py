@@ -17,9 +17,7 @@ from rollfleet_api.permissions import Role
 RANDOM = ASYNC | {"policy": {"random": {}}}
 
 
-def test_a_killed_recorder_leaves_its_batches_and_another_continues(
-    workplace: Workplace, server: Server, connect: Connect
-) -> None:
+def test_another_recorder_continues_after_a_killed_one(workplace: Workplace, server: Server, connect: Connect) -> None:
     job = server.provision(**RANDOM)
     folder = workplace.folder / "seen"
     command = ("record", "default/test", "--to", "seen", "--segment-size", "64Ki")

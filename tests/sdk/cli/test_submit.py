@@ -61,9 +61,7 @@ def test_a_job_goes_to_the_namespace_of_the_command(submit: Submit, jobs: Jobs, 
     assert jobs.get("cartpole").spec.workers == 3
 
 
-def test_the_learner_and_its_modules_are_sent_and_deleted_with_the_job(
-    submit: Submit, jobs: Jobs, learner: str
-) -> None:
+def test_the_learner_and_its_modules_come_and_go_with_the_job(submit: Submit, jobs: Jobs, learner: str) -> None:
     for name in ("my_scheme", "my_hooks"):
         Path(learner).with_name(f"{name}.py").write_text("def make(): ...\n")
     spec = {"env": {"entrypoint": "my_envs:make"}, "weights": {"scheme": "my_scheme:make"}}
@@ -250,9 +248,7 @@ def test_a_refused_job_leaves_no_config_map(submit: Submit, jobs: Jobs, namespac
 
 
 @pytest.mark.parametrize("end", ["Complete", "Failed"])
-def test_a_job_that_has_ended_is_not_submitted_in_silence(
-    submit: Submit, namespace: Namespace, learner: str, end: str
-) -> None:
+def test_an_ended_job_is_not_submitted_in_silence(submit: Submit, namespace: Namespace, learner: str, end: str) -> None:
     submit("--learner", learner)
     namespace.report(phase=end, conditions=[condition(end, "Ended", "that was all") | {"observedGeneration": 1}])
     Path(learner).write_text("print('mended')\n")
@@ -302,9 +298,7 @@ def test_follow_shows_each_learners_log_until_the_job_is_complete(jobs: Jobs, na
 FAILED: Any = {"phase": "Failed", "conditions": [condition("Failed", "LearnerFailed", "too often")]}
 
 
-def test_follow_shows_the_last_words_of_a_learner_that_ended_before_it_was_seen(
-    jobs: Jobs, namespace: Namespace
-) -> None:
+def test_follow_shows_the_last_words_of_a_learner_that_ended_unseen(jobs: Jobs, namespace: Namespace) -> None:
     logs: dict[str, Queue[str | None]] = {}
     shown = list[str]()
     jobs.submit(JOB)

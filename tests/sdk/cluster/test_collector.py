@@ -27,9 +27,7 @@ def actor_critic() -> rollfleet.ActorCritic:
     return rollfleet.ActorCritic(env.observation_space, env.action_space)
 
 
-def test_a_collector_on_a_cluster_yields_the_batches_of_processes_bit_for_bit(
-    kubelet: Kubelet, api: ClusterApi
-) -> None:
+def test_a_cluster_yields_the_batches_of_processes_bit_for_bit(kubelet: Kubelet, api: ClusterApi) -> None:
     """An environment of this module, weights that change, more workers in mid-run; nothing stays."""
 
     def run(**place: Any) -> list[Any]:

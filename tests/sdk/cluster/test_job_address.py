@@ -82,9 +82,7 @@ def test_a_learner_outside_of_the_cluster_loses_no_batch_when_its_tunnel_or_the_
     worker.join()
 
 
-def test_while_the_api_server_is_cut_off_a_direct_connection_goes_on(
-    server: Server, write_secret: WriteSecret, network: Proxy
-) -> None:
+def test_a_direct_connection_outlives_the_api_server(server: Server, write_secret: WriteSecret, network: Proxy) -> None:
     job = server.provision(workers=1, **COUNTED)
     write_secret(url=server.url(Role.LEARNER))
     worker = WorkerThread(server, job, 0)

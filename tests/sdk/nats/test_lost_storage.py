@@ -53,9 +53,7 @@ def lose_everything(server: Server) -> None:
 
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
-def test_a_job_continues_after_nats_has_lost_its_storage(
-    spec: dict[str, Any], server: Server, connect: Connect
-) -> None:
+def test_a_job_continues_after_nats_lost_its_storage(spec: dict[str, Any], server: Server, connect: Connect) -> None:
     job = server.provision(**spec)
     keep_provisioned(server, job)
     workers = [server.start_worker(job, index) for index in range(2)]
@@ -142,9 +140,7 @@ def test_a_worker_renews_a_lost_lease(server: Server) -> None:
     assert [transport.incarnation for transport in ports] == [0, 1, 2]
 
 
-def test_a_sending_worker_ends_after_its_job_was_deleted(
-    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_of_a_deleted_job_ends(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "DELETED_AFTER_S", 2.0)
     job = server.provision(**ASYNC | {"workers": 1, "policy": {"random": {}}})
     worker = server.start_worker(job, 0)

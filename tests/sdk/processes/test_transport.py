@@ -325,9 +325,7 @@ def test_workers_hide_warnings_unless_quiet_is_false(start: Start, capfd: pytest
         assert ("this is odd" in output, "so is this" in output) == (expected, expected)
 
 
-def test_workers_share_the_cpus(
-    start: Start, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_workers_share_cpus(start: Start, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     def print_threads() -> None:
         print(f"{torch.get_num_threads()} threads", file=sys.stderr, flush=True)
 

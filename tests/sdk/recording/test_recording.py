@@ -122,9 +122,7 @@ def test_a_folder_has_one_recorder_and_one_job(tmp_path: Path, server: Server, r
         record(tmp_path / "b")
 
 
-def test_corrupt_batches_are_counted_and_later_ones_recorded(
-    tmp_path: Path, server: Server, record: StartRecorder
-) -> None:
+def test_corrupt_batches_are_counted_and_others_recorded(tmp_path: Path, server: Server, record: StartRecorder) -> None:
     server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 8}})
     recorder, link = record(tmp_path), server.link(Role.WORKER)
     good = next(split(pack_fragment(fragment(), META), of(0, 0), max_chunk_bytes=1 << 16))

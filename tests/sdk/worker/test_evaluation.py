@@ -204,9 +204,7 @@ def test_an_evaluation_worker_that_is_killed_starts_again_with_its_version(proce
     next(collector)
 
 
-def test_a_collector_leaves_no_evaluation_worker_behind(
-    processes: CollectInProcesses, started: Callable[..., list[Any]]
-) -> None:
+def test_shutdown_ends_evaluation_workers(processes: CollectInProcesses, started: Callable[..., list[Any]]) -> None:
     collector = processes("CartPole-v1", untrained(), evaluation={"every": 1, "workers": 2}, **OPTIONS)
     next(collector)
     assert len(started()) == 4
