@@ -93,11 +93,8 @@ def test_a_cluster_without_an_operator_and_an_operator_of_another_version_are_wr
     code, lines = doctor(kubeconfig)
     assert code == 1
     assert "install the chart" in lines["operator"]
-    with operator(jobs, namespace, running="9.9", ready=1):
-        code, lines = doctor(kubeconfig)
-    assert code == 1
-    assert "pip install rollfleet==9.9" in lines["operator"]
-    with operator(jobs, namespace, running=version("rollfleet"), ready=0):
-        code, lines = doctor(kubeconfig)
-    assert code == 1
-    assert "not ready" in lines["operator"]
+    for running, ready, advice in (("9.9", 1, "pip install rollfleet==9.9"), (version("rollfleet"), 0, "not ready")):
+        with operator(jobs, namespace, running=running, ready=ready):
+            code, lines = doctor(kubeconfig)
+        assert code == 1
+        assert advice in lines["operator"]

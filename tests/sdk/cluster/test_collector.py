@@ -9,9 +9,8 @@ from tests.sdk.cluster.kubelet import Kubelet
 
 import rollfleet
 from rollfleet import Cluster
-from rollfleet.cluster import submission
 from rollfleet.cluster.api import ClusterApi
-from rollfleet.errors import ClusterError, JobInvalid
+from rollfleet.errors import JobInvalid
 from rollfleet_api.job import KIND
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -33,9 +32,8 @@ def test_a_cluster_yields_the_batches_of_processes_bit_for_bit(kubelet: Kubelet,
     def run(**place: Any) -> list[Any]:
         policy, batches = actor_critic(), []
         keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 64, "total_frames": 256, "seed": 3}
-        with rollfleet.Collector(
-            make_env, policy, workers=2, env_kwargs={"limit": 9}, **keywords, **place
-        ) as collector:
+        keywords |= {"workers": 2, "env_kwargs": {"limit": 9}}
+        with rollfleet.Collector(make_env, policy, **keywords, **place) as collector:
             for batch in collector:
                 batches.append(batch)
                 with torch.no_grad():
@@ -73,18 +71,4 @@ def test_workers_are_added_and_the_highest_removed_and_an_error_leaves_nothing(
     with pytest.raises(ZeroDivisionError), rollfleet.Collector("CartPole-v1", actor_critic(), **keywords) as collector:
         scale(collector)
     assert "1 of 1 workers are ready" in capsys.readouterr().err
-    assert not api.list(KIND, api.namespace).items
-
-
-def test_an_image_that_cannot_be_pulled_is_one_error_and_the_job_goes(
-    kubelet: Kubelet, api: ClusterApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(submission, "PATIENCE_S", 0.0)
-    kubelet.missing_images.add("none:1")
-    with pytest.raises(
-        ClusterError, match=r"do not start: Pending \(ImagePullFailed\): worker 0 has no image: .*none:1"
-    ):
-        rollfleet.Collector(
-            "CartPole-v1", frames_per_batch=8, workers=1, cluster=Cluster(namespace=api.namespace, image="none:1")
-        )
     assert not api.list(KIND, api.namespace).items

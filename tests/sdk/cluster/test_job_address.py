@@ -108,9 +108,7 @@ def test_a_public_address_is_taken_first_if_it_answers_and_shows_the_certificate
         assert (reach.address.url, reach.address.server_name) == (server.url(), server_name)
 
 
-def test_credentials_are_files_of_this_user_alone_and_follow_the_secret(
-    api: ClusterApi, server: Server, write_secret: WriteSecret
-) -> None:
+def test_credentials_are_private_and_stay_current(api: ClusterApi, server: Server, write_secret: WriteSecret) -> None:
     write_secret(url=server.url(), user_creds="first", ca_crt="authority")
     reach = JobAddress(api, "default", "test", timeout_s=5, renew_s=0.05)
     credentials, ca = reach.address.credentials, reach.address.ca

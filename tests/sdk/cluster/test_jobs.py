@@ -17,9 +17,7 @@ from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound, Ti
 JOB = job_data()
 
 
-def test_a_job_is_submitted_from_a_model_a_dict_or_a_file(
-    jobs: Jobs, namespace: Namespace, kubeconfig: Path, tmp_path: Path
-) -> None:
+def test_a_model_dict_or_file_is_submitted(jobs: Jobs, namespace: Namespace, kubeconfig: Path, tmp_path: Path) -> None:
     assert jobs.submit(JOB).key == f"{namespace.name}/cartpole"
     job = CollectorJob.model_validate(JOB | {"metadata": {"name": "ant", "labels": {"team": "a"}}})
     assert jobs.submit(job).metadata.labels == {"team": "a"}

@@ -52,9 +52,7 @@ def test_a_chunk_whose_acknowledgement_was_lost_does_not_block_its_worker(server
     wait_until(lambda: server.queued() == 0, 20.0)
 
 
-def test_the_first_chunk_of_a_batch_is_the_first_to_leave_the_queue(
-    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_chunks_leave_the_queue_first(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}})
     left: list[int] = []  # the queue's first message after each confirmed acknowledgement
     request, collector, watch = Client.request, connect(), server.link()

@@ -157,9 +157,7 @@ def test_a_worker_of_a_deleted_job_ends(server: Server, connect: Connect, monkey
         list(islice(collector, 10))
 
 
-def test_a_learner_that_was_busy_when_its_job_was_deleted_ends(
-    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_busy_learner_of_a_deleted_job_ends(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(puller, "EXPIRES_S", 1.0)
     monkeypatch.setattr(presence, "DELETED_AFTER_S", 1.0)
     server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 4}})

@@ -156,9 +156,7 @@ def test_a_learner_that_died_with_nats_has_a_successor_whose_numbers_go_on(serve
 
 
 @pytest.mark.parametrize("lost_batches", ["acknowledged", "under acknowledgement", "right before the next ones"])
-def test_batches_of_an_incarnation_whose_number_was_lost_are_no_repetitions(
-    server: Server, connect: Connect, lost_batches: str
-) -> None:
+def test_batches_of_a_lost_incarnation_are_no_repetitions(server: Server, connect: Connect, lost_batches: str) -> None:
     server.provision(**RANDOM)
     collector, first = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
     copy = copied(server)

@@ -41,9 +41,7 @@ def pids(batch: Any) -> list[set[int]]:
         ({"vectorization": "async", "env_processes": 2}, 2),
     ],
 )
-def test_env_processes_sets_the_processes_of_a_workers_environments(
-    collect: Collect, options: dict[str, Any], processes: int
-) -> None:
+def test_env_processes_is_the_number_of_each_worker(collect: Collect, options: dict[str, Any], processes: int) -> None:
     workers = collect.workers
     collector = collect(Placed, always_0, num_envs=4, frames_per_batch=16 * workers, **options)
     for batch in islice(collector, 2):

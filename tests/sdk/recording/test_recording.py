@@ -88,9 +88,7 @@ def test_a_recording_equals_the_learners_batches(
     assert len(segments_in(tmp_path / "recording")) > 1
 
 
-def test_a_restarted_recorder_adds_new_batches(
-    tmp_path: Path, server: Server, connect: Connect, record: StartRecorder
-) -> None:
+def test_a_restarted_recorder_goes_on(tmp_path: Path, server: Server, connect: Connect, record: StartRecorder) -> None:
     job = server.provision(**ASYNC | {"workers": 1, "delivery": {"maxBatchesAhead": 1}, "policy": {"random": {}}})
     first = record(tmp_path)
     worker = server.start_worker(job, 0)

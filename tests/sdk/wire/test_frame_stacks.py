@@ -121,9 +121,7 @@ def behind() -> gymnasium.Env[Any, Any]:
 
 
 @pytest.mark.parametrize("factory", [in_front, behind])
-def test_a_batch_of_stacked_frames_is_sent_in_less_than_half_and_arrives_whole(
-    factory: Callable[[], gymnasium.Env[Any, Any]],
-) -> None:
+def test_stacks_are_sent_in_less_than_half_and_arrive_whole(factory: Callable[[], gymnasium.Env[Any, Any]]) -> None:
     rollout = rollout_of(make_env(EnvSpec(entrypoint="unused:unused", num_envs=2), factory), steps=40)
     sent = rollout.collect(version=1)
     folded, plain = pack_fragment(sent, META), pack_fragment(sent, META, folded=False)

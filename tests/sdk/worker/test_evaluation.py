@@ -228,7 +228,6 @@ VECTOR = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync"
 @pytest.mark.parametrize(
     ("evaluation", "keywords", "message"),
     [
-        ({"every": 0}, {}, "evaluation.every: must be at least 1, got 0"),
         ({"every": "often"}, {}, "evaluation.every: expected a whole number, got 'often'"),
         ({}, {}, "evaluation.every: missing; write e.g. `every=10`"),
         ({"every": 1, "episode": 3}, {}, "evaluation.episode: unknown field `episode`; did you mean `episodes`?"),
