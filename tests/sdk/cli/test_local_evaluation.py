@@ -72,7 +72,8 @@ def test_a_killed_evaluation_worker_starts_again_and_its_version_is_evaluated(wo
     worker.kill()
     program.wait_for(r"evaluation worker 0 ended: killed by SIGKILL")
     program.wait_for(r"evaluation worker 0 restarts \(1 of 10\)")
-    program.end_by(signal.SIGTERM)
+    program.process.send_signal(signal.SIGTERM)
+    program.wait()
 
 
 @pytest.mark.slow
