@@ -15,11 +15,6 @@ def assert_refused(port: int) -> None:
         socket.create_connection(("127.0.0.1", port))
 
 
-def assert_nothing_is_left(workplace: Workplace, port: int) -> None:
-    assert_refused(port)
-    workplace.assert_nothing_is_left()
-
-
 @pytest.mark.slow
 def test_the_terminal_shows_a_live_table_until_ctrl_c_is_pressed(workplace: Workplace) -> None:
     workplace.write_job(workers=2, policy={"mlp": {"hidden": [8]}}, collect=ENDLESS)
@@ -43,7 +38,8 @@ def test_the_terminal_shows_a_live_table_until_ctrl_c_is_pressed(workplace: Work
     program.press_ctrl_c()
     assert program.wait() == 130
     assert "Traceback" not in program.output
-    assert_nothing_is_left(workplace, port)
+    assert_refused(port)
+    workplace.assert_nothing_is_left()
 
 
 @pytest.mark.slow
@@ -55,7 +51,8 @@ def test_a_signal_stops_all_processes_and_environments(workplace: Workplace, num
     program.wait_for("Collecting")
     assert len(program.processes()) >= 6  # itself, NATS, the learner, the worker, its two environments
     assert program.stop_by(number) == code
-    assert_nothing_is_left(workplace, port)
+    assert_refused(port)
+    workplace.assert_nothing_is_left()
 
 
 @pytest.mark.parametrize("moment", ["at once", "NATS", "children"])
@@ -70,7 +67,8 @@ def test_a_signal_at_the_start_stops_all(workplace: Workplace, moment: str) -> N
     assert program.end_by(signal.SIGINT) != 0  # at once, Python itself ends with a code of its own
     if moment != "at once":
         assert program.process.returncode == 130
-        assert_nothing_is_left(workplace, port)
+        assert_refused(port)
+    workplace.assert_nothing_is_left()
 
 
 def test_more_signals_do_not_interrupt_the_clean_up(workplace: Workplace) -> None:
@@ -101,7 +99,8 @@ def test_more_signals_do_not_interrupt_the_clean_up(workplace: Workplace) -> Non
         time.sleep(0.01)
     assert program.wait() in (130, -signal.SIGINT)  # equal to a shell: a late signal may hit Python while it exits
     assert "the learner has saved its work" in program.output
-    assert_nothing_is_left(workplace, port)
+    assert_refused(port)
+    workplace.assert_nothing_is_left()
 
 
 def test_a_signal_stops_a_run_while_a_nats_server_does_not_answer(workplace: Workplace) -> None:
