@@ -235,10 +235,10 @@ def test_only_members_can_be_removed(start: Start) -> None:
 
 def test_weights_for_some_workers_reach_only_them(start: Start) -> None:
     transport = start(spec={"workers": 2})
-    for version in range(2, 9):  # many more than slots
-        send(transport, version, workers=frozenset({1}))
-        (newest,) = receive(transport, lambda arrival, version=version: arrival.meta.version == version)  # type: ignore[misc]
-        assert (newest.worker, newest.batch["mark"].unique().tolist()) == (1, [version])
+    for sent in range(2, 9):  # many more than slots
+        send(transport, sent, workers=frozenset({1}))
+        (newest,) = receive(transport, lambda arrival, sent=sent: arrival.meta.version == sent)  # type: ignore[misc]
+        assert (newest.worker, newest.batch["mark"].unique().tolist()) == (1, [sent])
     (others,) = receive(transport, lambda arrival: arrival.worker == 0)
     assert others.batch["mark"].unique().tolist() == [1.0]
     (late,) = transport.add_workers(1)
