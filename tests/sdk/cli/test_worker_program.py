@@ -97,7 +97,7 @@ def test_each_end_of_a_job_has_its_exit_code(
 
 @pytest.mark.slow  # it takes 10 s: after them, a worker that does not drain is ended
 @pytest.mark.parametrize("vectorization", ["Sync", "Async"])
-def test_sigterm_stops_a_worker_in_the_middle_of_step(workplace: Workplace, server: Server, vectorization: str) -> None:
+def test_sigterm_stops_a_worker_inside_of_a_step(workplace: Workplace, server: Server, vectorization: str) -> None:
     workplace.write(
         "sleepy.py",
         """
