@@ -196,8 +196,9 @@ class TensorDictRollout:
         self._episodes.discard(slice(None))
         self._ids = self._trajectories.take(self._num_envs)
         self._whole.forget()
+        again = self._spec.reset_at_each_iter and not self._started  # as TorchRL's, which resets when it is made, too
         self._started = True
-        return carrier
+        return self._first() if again else carrier
 
     def _shown(self, carrier: Any) -> dict[Any, Tensor]:
         """Return zeros in the form of the policy's outputs, by key, from one call."""

@@ -18,7 +18,7 @@ class Page extends Component {
     addEventListener("hashchange", () => this.go());
     this.go();
     repeated(() => {
-      if (!this.place) this.jobs.read();
+      if (!this.state.job) this.jobs.read();
       this.forceUpdate(); // ages
     });
   }
@@ -34,7 +34,7 @@ class Page extends Component {
     }
     this.place = place;
     document.title = [job || (parts[0] === "compare" ? "Compare" : "Jobs"), "Rollfleet"].join(" · ");
-    if (!this.place) this.jobs.read();
+    if (!job) this.jobs.read();
     this.setState({ job });
   }
 

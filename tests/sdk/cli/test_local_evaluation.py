@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import signal
 from dataclasses import asdict
 from typing import Any
 
@@ -19,7 +18,7 @@ from rollfleet_ui.token_guard import Everything
 
 SPEC: dict[str, Any] = {"mode": "Sync", "env": {"id": "CartPole-v1", "numEnvs": 2}, "policy": {"mlp": {}}}
 LEARNER = """
-    import json, time
+    import json, pathlib, time
     import gymnasium, torch
     import rollfleet
     from dataclasses import asdict
@@ -29,6 +28,8 @@ LEARNER = """
     policy = rollfleet.ActorCritic(env.observation_space, env.action_space)
     with rollfleet.connect(policy=policy) as collector:
         for batch in collector:
+            while collector.version == 3 and pathlib.Path("hold").exists():
+                time.sleep(0.01)
             if collector.version == 4:
                 while not collector.evaluations or collector.evaluations[-1].version < 4:
                     time.sleep(0.01)
@@ -63,17 +64,19 @@ def test_the_returns_are_those_of_a_collector_in_one_process(workplace: Workplac
 
 
 @pytest.mark.slow
-def test_a_killed_evaluation_worker_starts_again_and_its_version_is_evaluated(workplace: Workplace) -> None:
+def test_a_killed_evaluation_worker_starts_again_and_evaluates_the_next_version(workplace: Workplace) -> None:
     workplace.write_job(**SPEC | {"collect": {"framesPerBatch": 64}, "evaluation": {"every": 1, "episodes": 2}})
-    workplace.write("learner.py", LEARNER.replace("< 4:", "< 4 or True:"))  # it waits forever at version 4
+    workplace.write("learner.py", LEARNER)
+    hold = workplace.write("hold", "")
     program = workplace.run("--learner", "learner.py")
-    program.wait_for(r"evaluated [\d.]+ at version 4")
+    program.wait_for(r"evaluated [\d.]+ at version 3")
     (worker,) = (each for each, command in program.processes().items() if command[-1:] == ["--evaluation"])
     worker.kill()
     program.wait_for(r"evaluation worker 0 ended: killed by SIGKILL")
+    hold.unlink()
     program.wait_for(r"evaluation worker 0 restarts \(1 of 10\)")
-    program.process.send_signal(signal.SIGTERM)
-    program.wait()
+    assert program.wait() == 0, program.output
+    assert '"version": 4' in program.wait_for(r"found (\{.*\})")[1]
 
 
 @pytest.mark.slow

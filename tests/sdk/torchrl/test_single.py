@@ -38,6 +38,8 @@ def batches(kind: Any, make: Any, policy: Any = None, **keywords: Any) -> list[T
         {"track_traj_ids": False, "exploration_type": ExplorationType.MODE},
         {"trajs_per_batch": 2, "traj_format": "padded"},
         {"trajs_per_batch": 2, "traj_format": "cat"},
+        {"reset_at_each_iter": True},
+        {"reset_at_each_iter": True, "trajs_per_batch": 2},
     ],
     ids=lambda keywords: "-".join(keywords) or "defaults",
 )
@@ -84,10 +86,6 @@ def test_reset_drops_the_trajectories_of_a_loop_and_postproc_and_hooks_see_its_f
     assert before.shape == after.shape == (14,)
     assert int(before["collector", "traj_ids"].max()) + 1 < int(after["collector", "traj_ids"].min())
     assert seen == ["postproc", "after"] * (len(seen) // 2)
-
-
-def test_reset_at_each_iter_begins_each_batch_with_new_episodes() -> None:
-    assert all(int(batch["step_count"][0]) == 0 for batch in batches(Collector, pendulum, reset_at_each_iter=True))
 
 
 def test_a_seed_of_set_seed_repeats_an_episode() -> None:

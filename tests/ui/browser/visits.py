@@ -27,7 +27,7 @@ class Visits:
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def open(self, url: str, *, at: str = "", **options: Any) -> Page:
-        """Open a page by its URL with the token, then go to an address in it; `options` are the browser context's."""
+        """Open a page by its URL with the token, then load an address in it; `options` are the browser context's."""
         context = await self.browser.new_context(**{"viewport": WIDE, "reduced_motion": "reduce", **options})
         self._stack.push_async_callback(context.close)
         visitor = await context.new_page()
@@ -37,6 +37,7 @@ class Visits:
         visitor.on("request", lambda request: self._check(request, url))
         await visitor.goto(url)
         if at:
+            await visitor.goto("about:blank")  # else only the fragment changes, and the page stays loaded
             await visitor.goto(f"{url.partition('?')[0]}#{at}")
         return visitor
 
