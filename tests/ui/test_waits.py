@@ -44,15 +44,9 @@ def test_the_longest_wait_is_the_bottleneck(
 
 def test_a_wait_that_goes_on_counts_before_its_worker_adds_it_up() -> None:
     waits = Waits()
-    seen = []
-    for time_s in range(9):
-        waiting = time_s < 8
-        said = (
-            {"state": WorkerState.WAITING_FOR_LEARNER}
-            if waiting
-            else {"state": WorkerState.COLLECTING, "waited_for_round_s": 8.0}
-        )
-        seen.append(waits.look(time_s, LEARNER, {0: beat(0, float(time_s), **said)}))
+    beats = [beat(0, float(time_s), state=WorkerState.WAITING_FOR_LEARNER) for time_s in range(8)]
+    beats.append(beat(0, 8.0, state=WorkerState.COLLECTING, waited_for_round_s=8.0))
+    seen = [waits.look(each.time_s, LEARNER, {0: each}) for each in beats]
     shares = [each.workers_for_learner for each in seen if each]
     assert shares == pytest.approx([1.0] * 8)
 

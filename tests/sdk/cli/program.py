@@ -100,6 +100,12 @@ class Program:
         self.process.send_signal(number)
         return self.wait()
 
+    def stop_by(self, number: signal.Signals) -> int:
+        """End it as `end_by` does, and assert that its output has no traceback."""
+        code = self.end_by(number)
+        assert "Traceback" not in self.output, self.output
+        return code
+
     def press_ctrl_c(self) -> None:
         os.write(self._input, b"\x03")
 

@@ -38,9 +38,7 @@ def rows(result: Result) -> list[list[str]]:
     return [line.split() for line in result.output.splitlines()[1:]]
 
 
-def test_top_shows_the_jobs_of_a_namespace_or_of_all_and_the_workers_of_one(
-    rollfleet: Rollfleet, jobs: Jobs, namespace: Namespace
-) -> None:
+def test_top_shows_the_jobs_or_the_workers_of_one_job(rollfleet: Rollfleet, jobs: Jobs, namespace: Namespace) -> None:
     jobs.submit(JOB)
     jobs.submit(JOB | {"metadata": {"name": "ant"}})
     namespace.report(phase="Running", workers={"desired": 2, "ready": 1}, frames=128, framesPerSecond=64)

@@ -78,9 +78,7 @@ def test_a_nats_server_that_cannot_be_executed_is_named(doctor: Doctor, tmp_path
     assert "nats-server does not run; install it again" in lines["nats-server"]
 
 
-def test_an_operator_of_this_version_is_well(
-    doctor: Doctor, kubeconfig: Path, jobs: Jobs, namespace: Namespace
-) -> None:
+def test_an_operator_of_our_version_is_well(doctor: Doctor, kubeconfig: Path, jobs: Jobs, namespace: Namespace) -> None:
     with operator(jobs, namespace, running=version("rollfleet"), ready=1):
         code, lines = doctor(kubeconfig)
     assert code == 0, lines
@@ -95,11 +93,8 @@ def test_a_cluster_without_an_operator_and_an_operator_of_another_version_are_wr
     code, lines = doctor(kubeconfig)
     assert code == 1
     assert "install the chart" in lines["operator"]
-    with operator(jobs, namespace, running="9.9", ready=1):
-        code, lines = doctor(kubeconfig)
-    assert code == 1
-    assert "pip install rollfleet==9.9" in lines["operator"]
-    with operator(jobs, namespace, running=version("rollfleet"), ready=0):
-        code, lines = doctor(kubeconfig)
-    assert code == 1
-    assert "not ready" in lines["operator"]
+    for running, ready, advice in (("9.9", 1, "pip install rollfleet==9.9"), (version("rollfleet"), 0, "not ready")):
+        with operator(jobs, namespace, running=running, ready=ready):
+            code, lines = doctor(kubeconfig)
+        assert code == 1
+        assert advice in lines["operator"]

@@ -1,5 +1,6 @@
 """Exit codes are those of docs/exit-codes.md, and each error is one line."""
 
+import os
 import re
 from pathlib import Path
 
@@ -30,15 +31,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in (
-        "KUBECONFIG",
-        "KUBERNETES_SERVICE_HOST",
-        "ROLLFLEET_NATS_URL",
-        "ROLLFLEET_JOB",
-        "ROLLFLEET_WORKER",
-        "JOB_COMPLETION_INDEX",
-    ):
-        monkeypatch.delenv(name, raising=False)
+    for name in [each for each in os.environ if each.startswith(("KUBE", "ROLLFLEET_", "JOB_"))]:
+        monkeypatch.delenv(name)
     return CliRunner()
 
 
@@ -57,6 +51,7 @@ def table(repository: Path) -> dict[str, set[str]]:
     ("command", "code", "text"),
     [
         ("validate job.yaml", 0, "job.yaml:1: test is valid"),
+        ("validate -", 0, "standard input:1: test is valid"),
         ("validate wrong.yaml", 1, "spec.collect"),
         ("run wrong.yaml", 1, "spec.collect"),
         ("run binary.yaml", 1, "not text in UTF-8: byte 0xff at position 0"),
@@ -92,7 +87,7 @@ def table(repository: Path) -> dict[str, set[str]]:
 def test_a_command_ends_with_a_documented_code_and_an_error_of_lines_without_a_traceback(
     cli: CliRunner, table: dict[str, set[str]], command: str, code: int, text: str
 ) -> None:
-    result = cli.invoke(app, command.split(), prog_name="rollfleet")
+    result = cli.invoke(app, command.split(), prog_name="rollfleet", input=JOB)
     assert result.exit_code == code, result.output
     assert text in result.output
     assert "Traceback" not in result.output

@@ -64,9 +64,7 @@ def test_an_end_that_is_no_failure_uses_up_no_restart(workplace: Workplace, code
 
 
 @pytest.mark.slow
-def test_a_broken_environment_ends_the_run_after_the_restarts_that_the_job_allows(
-    workplace: Workplace,
-) -> None:
+def test_a_broken_environment_ends_the_run_after_the_restarts_that_the_job_allows(workplace: Workplace) -> None:
     workplace.write(
         "broken.py",
         """

@@ -1,7 +1,5 @@
 """`rollfleet run` with healthy workers."""
 
-import socket
-
 import pytest
 from tests.job_server import Server
 from tests.sdk.cli.program import Workplace
@@ -90,16 +88,3 @@ def test_an_external_nats_server_is_used_and_left_as_it_was(workplace: Workplace
     }
     assert program.wait() == 0
     assert not link.call(link.js.streams_info())
-
-
-@pytest.mark.slow  # it takes 10 s, for which a run waits for its NATS server
-def test_a_missing_nats_server_is_named_in_time(workplace: Workplace) -> None:
-    workplace.write_job()
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        port = silent.getsockname()[1]
-        program = workplace.run("--nats", f"nats://someone:secret@127.0.0.1:{port}")
-        assert program.wait() == 1
-    assert f"NATS at 127.0.0.1:{port} did not accept us within 10 s" in program.output
-    assert "secret" not in program.output
-    assert "Traceback" not in program.output

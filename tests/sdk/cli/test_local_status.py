@@ -35,9 +35,7 @@ def diagnosed(status: CollectorJobStatus) -> Diagnosis:
         (final_status(ConditionType.FAILED, "LearnerFailed", "no", 1.7e9), "Failed", "LearnerFailed", 0),
     ],
 )
-def test_a_run_is_in_the_state_that_its_heartbeats_show(
-    status: CollectorJobStatus, state: str, reason: str, ready: int
-) -> None:
+def test_heartbeats_show_the_state_of_a_run(status: CollectorJobStatus, state: str, reason: str, ready: int) -> None:
     found = diagnosed(status)
     assert (found.state, found.reason, status.workers.ready) == (state, reason, ready)
     assert found.advice == ADVICE.get(reason, "")

@@ -4,22 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import yaml
-from tests.api.job_data import job_data
 from typer.testing import CliRunner
 
 from rollfleet.cli.main import app
 
-JOB = yaml.safe_dump(job_data({"name": "test"}))
 CLI = CliRunner()
-
-
-def test_validate_reads_files_and_standard_input(tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    file.write_text(JOB)
-    result = CLI.invoke(app, ["validate", str(file), "-"], input=JOB.replace("name: test", "name: other"))
-    assert result.exit_code == 0
-    assert result.output == f"{file}:1: test is valid\nstandard input:1: other is valid\n"
 
 
 def test_plot_draws_a_learning_curve(tmp_path: Path) -> None:

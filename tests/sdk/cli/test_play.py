@@ -12,6 +12,7 @@ import torch
 import yaml
 from PIL import Image
 from tests.api.job_data import job_data
+from tests.job_server import always
 
 import rollfleet
 from rollfleet.cli.play import play
@@ -22,26 +23,22 @@ from rollfleet_api.documents import read_job
 
 ENVIRONMENT = """
 import gymnasium, numpy
+from tests.sdk.rollouts import Observing
 
-class Steps(gymnasium.Env):
+class Steps(Observing):
     "Ends after `length` frames, each with the action as its reward."
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
-    action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, length, render_mode=None):
         self.length, self.render_mode = length, render_mode
 
-    def reset(self, *, seed=None, options=None):
-        self.frames = 0
-        return numpy.zeros(2, numpy.float32), {}
-
     def step(self, action):
-        self.frames += 1
-        return numpy.zeros(2, numpy.float32), float(action), self.frames == self.length, False, {}
+        seen, _, *ended = super().step(action)
+        return seen, float(action), *ended
 
     def render(self):
-        return numpy.full((8, 16, 3), 20 * self.frames, numpy.uint8)
+        return numpy.full((8, 16, 3), 20 * self.frame, numpy.uint8)
 """
 
 
@@ -56,10 +53,8 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     job = read_job(tmp_path / "job.yaml")
     workload = Workload.of(job)
     env = workload.make_env(0)
-    policy: Any = workload.make_policy(0, env.single_observation_space, env.single_action_space)
+    policy: Any = always(workload.make_policy(0, env.single_observation_space, env.single_action_space), 1)
     env.close()
-    with torch.no_grad():
-        policy.actor[-1].bias.copy_(torch.tensor([0.0, 0.5]))
     transport = InlineTransport(workload, acts_with_the_learners_policy=True)
     with rollfleet.Collector.over(transport, job, policy) as collector:
         return rollfleet.Checkpoint(tmp_path / "run", collector, {"policy": policy}).save()
@@ -115,9 +110,8 @@ def test_gif_shows_each_frame_of_the_first_episode_at_the_speed_of_the_environme
 
 def test_weights_of_another_policy_are_one_line(trained: Path) -> None:
     job = write_job(trained.parents[1] / "wider.yaml", hidden=8)
-    with pytest.raises(
-        RollfleetError, match=r"^[^\n]*checkpoint-1\.pt has other weights than [^\n]*size mismatch[^\n]*$"
-    ):
+    one_line = r"^[^\n]*checkpoint-1\.pt has other weights than [^\n]*size mismatch[^\n]*$"
+    with pytest.raises(RollfleetError, match=one_line):
         played(trained, job=job)
 
 

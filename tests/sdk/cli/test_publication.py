@@ -23,8 +23,7 @@ def test_ctrl_c_deletes_the_job(workplace: Workplace, server: Server) -> None:
     program.wait_for("default/test is published on nats://127")
     program.wait_for("workers, 0 to 2: rollfleet worker --nats nats://127")
     assert streams(server)
-    program.process.send_signal(signal.SIGINT)
-    assert program.wait() == 130
+    assert program.end_by(signal.SIGINT) == 130
     assert streams(server) == []
     assert "@" not in program.output, "the URL's password is shown"
 

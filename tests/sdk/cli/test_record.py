@@ -6,7 +6,7 @@ from itertools import islice
 
 from tests.job_server import Connect, Server
 from tests.sdk.cli.program import Workplace
-from tests.sdk.nats.numbered_batches import of, publish
+from tests.sdk.nats.numbered_batches import ASYNC, of, publish
 from tests.waiting import wait_until
 
 from rollfleet import Recording
@@ -14,19 +14,11 @@ from rollfleet.recording.segments import segments_in
 from rollfleet_api.address import URL
 from rollfleet_api.permissions import Role
 
-ASYNC = {
-    "mode": "Async",
-    "workers": 2,
-    "env": {"id": "CartPole-v1", "numEnvs": 4},
-    "policy": {"random": {}},
-    "collect": {"framesPerBatch": 32},
-}
+RANDOM = ASYNC | {"policy": {"random": {}}}
 
 
-def test_a_killed_recorder_leaves_its_batches_and_another_continues(
-    workplace: Workplace, server: Server, connect: Connect
-) -> None:
-    job = server.provision(**ASYNC)
+def test_another_recorder_continues_after_a_killed_one(workplace: Workplace, server: Server, connect: Connect) -> None:
+    job = server.provision(**RANDOM)
     folder = workplace.folder / "seen"
     command = ("record", "default/test", "--to", "seen", "--segment-size", "64Ki")
     environ = {URL: server.url(Role.LEARNER)}
@@ -53,16 +45,15 @@ def test_a_killed_recorder_leaves_its_batches_and_another_continues(
 
 
 def test_a_stopped_recorder_reports_its_counters(workplace: Workplace, server: Server) -> None:
-    server.provision(**ASYNC)
+    server.provision(**RANDOM)
     program = workplace.start("record", "default/test", environ={URL: server.url(Role.LEARNER)})
     program.wait_for("recording default/test to recording")
-    assert program.end_by(signal.SIGTERM) == 143
+    assert program.stop_by(signal.SIGTERM) == 143
     assert "recorded 0 batches" in program.output
-    assert "Traceback" not in program.output
 
 
 def test_a_full_disk_ends_a_recorder_and_keeps_its_batches(workplace: Workplace, server: Server) -> None:
-    server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 4}})
+    server.provision(**RANDOM | {"delivery": {"maxBatchesAhead": 4}})
     folder = workplace.folder / "seen"
     command = ("record", "default/test", "--to", "seen", "--segment-size", "1")  # the next batch writes the one before
     program = workplace.start(*command, environ={URL: server.url(Role.LEARNER)})

@@ -36,7 +36,3 @@ async def test_the_exit_code_is_that_of_the_first_signal(number: signal.Signals,
 
     assert await until_signal(work()) == code
     assert cleaned
-
-
-async def test_without_a_signal_the_exit_code_is_that_of_the_work() -> None:
-    assert await until_signal(asyncio.sleep(0, result=3)) == 3

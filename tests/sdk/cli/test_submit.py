@@ -61,9 +61,7 @@ def test_a_job_goes_to_the_namespace_of_the_command(submit: Submit, jobs: Jobs, 
     assert jobs.get("cartpole").spec.workers == 3
 
 
-def test_the_learner_and_its_modules_are_sent_and_deleted_with_the_job(
-    submit: Submit, jobs: Jobs, learner: str
-) -> None:
+def test_the_learner_and_its_modules_come_and_go_with_the_job(submit: Submit, jobs: Jobs, learner: str) -> None:
     for name in ("my_scheme", "my_hooks"):
         Path(learner).with_name(f"{name}.py").write_text("def make(): ...\n")
     spec = {"env": {"entrypoint": "my_envs:make"}, "weights": {"scheme": "my_scheme:make"}}
@@ -104,21 +102,16 @@ def test_a_changed_learner_is_sent_again_and_stays_the_jobs(submit: Submit, jobs
     assert owners(files) == owners(before)
 
 
-def test_the_code_of_a_deleted_job_becomes_the_new_jobs(submit: Submit, jobs: Jobs, learner: str) -> None:
-    submit("--learner", learner)
-    jobs.delete("cartpole")  # the ConfigMap stays for some seconds
-    submit("--learner", learner)
-    assert owners(found(jobs.api, "ConfigMap", "cartpole-source")) == [jobs.get("cartpole").metadata.uid]
-
-
-def test_the_code_of_a_submission_that_was_cut_becomes_the_next_ones(
+def test_the_code_of_a_deleted_job_or_of_a_submission_that_was_cut_becomes_the_new_jobs(
     submit: Submit, jobs: Jobs, learner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as cut:
         cut.setattr(ClusterApi, "patch", lambda *_: sys.exit(1))
         assert submit("--learner", learner).exit_code == 1
-    submit("--learner", learner)
-    assert owners(found(jobs.api, "ConfigMap", "cartpole-source")) == [jobs.get("cartpole").metadata.uid]
+    for _ in range(2):
+        submit("--learner", learner)
+        assert owners(found(jobs.api, "ConfigMap", "cartpole-source")) == [jobs.get("cartpole").metadata.uid]
+        jobs.delete("cartpole")  # the ConfigMap stays for some seconds
 
 
 def test_a_config_map_of_the_users_stays_when_the_job_is_deleted(submit: Submit, jobs: Jobs, learner: str) -> None:
@@ -255,9 +248,7 @@ def test_a_refused_job_leaves_no_config_map(submit: Submit, jobs: Jobs, namespac
 
 
 @pytest.mark.parametrize("end", ["Complete", "Failed"])
-def test_a_job_that_has_ended_is_not_submitted_in_silence(
-    submit: Submit, namespace: Namespace, learner: str, end: str
-) -> None:
+def test_an_ended_job_is_not_submitted_in_silence(submit: Submit, namespace: Namespace, learner: str, end: str) -> None:
     submit("--learner", learner)
     namespace.report(phase=end, conditions=[condition(end, "Ended", "that was all") | {"observedGeneration": 1}])
     Path(learner).write_text("print('mended')\n")
@@ -307,9 +298,7 @@ def test_follow_shows_each_learners_log_until_the_job_is_complete(jobs: Jobs, na
 FAILED: Any = {"phase": "Failed", "conditions": [condition("Failed", "LearnerFailed", "too often")]}
 
 
-def test_follow_shows_the_last_words_of_a_learner_that_ended_before_it_was_seen(
-    jobs: Jobs, namespace: Namespace
-) -> None:
+def test_follow_shows_the_last_words_of_a_learner_that_ended_unseen(jobs: Jobs, namespace: Namespace) -> None:
     logs: dict[str, Queue[str | None]] = {}
     shown = list[str]()
     jobs.submit(JOB)

@@ -55,9 +55,7 @@ def test_a_worker_that_waits_for_its_job_stops_at_sigterm(workplace: Workplace, 
     asked = _subscribed(link, f"$JS.API.DIRECT.GET.{server.subjects.state_stream}.>", lambda _: True)
     program = workplace.start_worker(server, "--index", "0")
     assert asked.wait(60)
-    program.process.send_signal(signal.SIGTERM)
-    assert program.wait() == 143  # at its timeout it would end with another code
-    assert "Traceback" not in program.output
+    assert program.stop_by(signal.SIGTERM) == 143  # at its timeout it would end with another code
 
 
 def test_a_worker_that_waits_for_nats_stops_at_sigterm(workplace: Workplace) -> None:
@@ -67,9 +65,7 @@ def test_a_worker_that_waits_for_nats_stops_at_sigterm(workplace: Workplace) -> 
         program = workplace.start("worker", "--index", "0", environ=environ)
         connection, _ = mute.accept()
         with connection:
-            program.process.send_signal(signal.SIGTERM)
-            assert program.wait() == 143  # at its timeout it would end with another code
-    assert "Traceback" not in program.output
+            assert program.stop_by(signal.SIGTERM) == 143  # at its timeout it would end with another code
 
 
 @pytest.mark.slow
@@ -101,9 +97,7 @@ def test_each_end_of_a_job_has_its_exit_code(
 
 @pytest.mark.slow  # it takes 10 s: after them, a worker that does not drain is ended
 @pytest.mark.parametrize("vectorization", ["Sync", "Async"])
-def test_a_worker_stops_at_sigterm_also_in_the_middle_of_a_step(
-    workplace: Workplace, server: Server, vectorization: str
-) -> None:
+def test_sigterm_stops_a_worker_inside_of_a_step(workplace: Workplace, server: Server, vectorization: str) -> None:
     workplace.write(
         "sleepy.py",
         """
@@ -133,9 +127,7 @@ def test_a_worker_stops_at_sigterm_also_in_the_middle_of_a_step(
     program.wait_for("a long step begins")
     assert heard.wait(60)
     assert states[0] is WorkerState.STARTING
-    program.process.send_signal(signal.SIGTERM)
-    assert program.wait() == 143
-    assert "Traceback" not in program.output
+    assert program.stop_by(signal.SIGTERM) == 143
     program.assert_nothing_runs()
 
 
@@ -164,8 +156,7 @@ def test_an_environment_knows_its_workers_index_and_its_warnings_are_hidden_unle
     server.provision(workers=2, env={"entrypoint": "odd:Odd"}, policy={"random": {}})
     program = workplace.start_worker(server, **{JOB_COMPLETION_INDEX: "1"}, **asked)
     program.wait_for("built for worker 1")
-    program.process.send_signal(signal.SIGTERM)
-    program.wait()
+    program.end_by(signal.SIGTERM)
     assert ("this is odd" in program.output, "so is this" in program.output) == (bool(asked), bool(asked))
 
 

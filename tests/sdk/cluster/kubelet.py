@@ -71,24 +71,13 @@ class Kubelet:
     def _start(self, key: tuple[str, int], run: dict[str, Any]) -> None:
         name, index = key
         template, owner = run["spec"]["template"], run["metadata"]
-        pod = self._plain(
-            self._core.create_namespaced_pod(
-                self._namespace,
-                {
-                    "metadata": {
-                        "generateName": f"{name}-{index}-",
-                        "labels": {**template["metadata"]["labels"], OWN: str(index)},
-                        "annotations": {OWN: str(index)},
-                        "ownerReferences": [
-                            {"apiVersion": "batch/v1", "kind": "Job", "controller": True}
-                            | {field: owner[field] for field in ("name", "uid")}
-                        ],
-                    },
-                    "spec": template["spec"],
-                },
-            )
-        )
-        self._pods[key] = pod["metadata"]["name"]
+        run_of = {"apiVersion": "batch/v1", "kind": "Job", "name": owner["name"], "uid": owner["uid"]}
+        labels = {**template["metadata"]["labels"], OWN: str(index)}
+        metadata = {"generateName": f"{name}-{index}-", "labels": labels, "annotations": {OWN: str(index)}}
+        metadata["ownerReferences"] = [run_of | {"controller": True}]
+        pod = {"metadata": metadata, "spec": template["spec"]}
+        created = self._plain(self._core.create_namespaced_pod(self._namespace, pod))
+        self._pods[key] = created["metadata"]["name"]
         container = template["spec"]["containers"][0]
         state: dict[str, Any] = {"running": {"startedAt": owner["creationTimestamp"]}}
         if container["image"] in self.missing_images:

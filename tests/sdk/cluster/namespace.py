@@ -55,14 +55,8 @@ class Namespace:
         node, worker = f"node-{'learner' if index is None else index}", {"name": "worker", "image": "worker:1"}
         annotations = {"batch.kubernetes.io/job-completion-index": str(index or 0)}
         metadata = {"generateName": f"{job}-", "labels": labels, "annotations": annotations}
-        created = self.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": metadata,
-                "spec": {"nodeName": node, "containers": [worker]},
-            }
-        )
+        spec = {"nodeName": node, "containers": [worker]}
+        created = self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
         name = str(created["metadata"]["name"])
         self._core.patch_namespaced_pod_status(name, self.name, {"status": {"phase": "Running", **status}})
         return name

@@ -17,25 +17,15 @@ def ago(seconds: float) -> str:
 
 
 def condition(kind: str, status: str = "True", reason: str = "", message: str = "", since_s: float = 60) -> Any:
-    return {
-        "type": kind,
-        "status": status,
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": ago(since_s),
-    }
+    found = {"type": kind, "status": status, "reason": reason, "message": message}
+    return found | {"lastTransitionTime": ago(since_s)}
 
 
 def job(name: str = "cartpole", *, generation: int = 1, **status: Any) -> JobView:
+    named = {"name": name, "namespace": "lab", "uid": name}
     return JobView.model_validate(
         {
-            "metadata": {
-                "name": name,
-                "namespace": "lab",
-                "uid": name,
-                "generation": generation,
-                "creationTimestamp": ago(7200),
-            },
+            "metadata": named | {"generation": generation, "creationTimestamp": ago(7200)},
             "spec": {"workers": 2, "mode": "Sync", "collect": {"totalFrames": 100_000}, "fieldOfTomorrow": 1},
             "status": {"observedGeneration": 1, **status},
         },
@@ -44,20 +34,11 @@ def job(name: str = "cartpole", *, generation: int = 1, **status: Any) -> JobVie
 
 
 def pod(index: int | None = 0, *, role: str = "worker", age_s: float = 60, node: str = "node-1", **status: Any) -> Pod:
+    named = {"name": f"pod-{index}-{age_s:g}", "uid": f"{index}-{age_s:g}", "creationTimestamp": ago(age_s)}
     labels = {"rollfleet.dev/role": "learner" if index is None else role}
-    return Pod.parse(
-        {
-            "metadata": {
-                "name": f"pod-{index}-{age_s:g}",
-                "uid": f"{index}-{age_s:g}",
-                "creationTimestamp": ago(age_s),
-                "labels": labels,
-                "annotations": {"batch.kubernetes.io/job-completion-index": str(index or 0)},
-            },
-            "spec": {"nodeName": node},
-            "status": status,
-        }
-    )
+    annotations = {"batch.kubernetes.io/job-completion-index": str(index or 0)}
+    metadata = named | {"labels": labels, "annotations": annotations}
+    return Pod.parse({"metadata": metadata, "spec": {"nodeName": node}, "status": status})
 
 
 def crash(index: int, code: int, message: str, *, age_s: float) -> Pod:

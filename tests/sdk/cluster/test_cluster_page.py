@@ -194,9 +194,7 @@ def test_an_operator_that_waits_for_its_turn_is_passed_over(installation: Instal
         assert Browser(url).index[0] == 200
 
 
-def test_without_a_page_the_command_says_what_to_set(
-    api_server: ApiServer, api: ClusterApi, namespace: Namespace, user: Path
-) -> None:
+def test_a_missing_page_is_explained(api_server: ApiServer, api: ClusterApi, namespace: Namespace, user: Path) -> None:
     none = r"no operator in namespace \S+ serves the page: .* `ui.enabled=true`"
     with pytest.raises(ClusterError, match=none), command(kubeconfig=user, namespace=api.namespace):
         pass

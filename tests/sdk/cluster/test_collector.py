@@ -1,23 +1,17 @@
 """`rollfleet.Collector(..., cluster=)`: on a real API server, operator and NATS, with workers as processes."""
 
-import subprocess
-import sys
 from typing import Any
 
 import gymnasium
 import pytest
 import torch
-from tests.running import running
 from tests.sdk.cluster.kubelet import Kubelet
-from tests.waiting import wait_until
 
 import rollfleet
-from rollfleet import Cluster, Jobs
-from rollfleet.cluster import submission
+from rollfleet import Cluster
 from rollfleet.cluster.api import ClusterApi
-from rollfleet.errors import ClusterError, JobInvalid
+from rollfleet.errors import JobInvalid
 from rollfleet_api.job import KIND
-from rollfleet_api.status import ConditionType
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -32,17 +26,14 @@ def actor_critic() -> rollfleet.ActorCritic:
     return rollfleet.ActorCritic(env.observation_space, env.action_space)
 
 
-def test_a_collector_on_a_cluster_yields_the_batches_of_processes_bit_for_bit(
-    kubelet: Kubelet, api: ClusterApi
-) -> None:
+def test_a_cluster_yields_the_batches_of_processes_bit_for_bit(kubelet: Kubelet, api: ClusterApi) -> None:
     """An environment of this module, weights that change, more workers in mid-run; nothing stays."""
 
     def run(**place: Any) -> list[Any]:
         policy, batches = actor_critic(), []
         keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 64, "total_frames": 256, "seed": 3}
-        with rollfleet.Collector(
-            make_env, policy, workers=2, env_kwargs={"limit": 9}, **keywords, **place
-        ) as collector:
+        keywords |= {"workers": 2, "env_kwargs": {"limit": 9}}
+        with rollfleet.Collector(make_env, policy, **keywords, **place) as collector:
             for batch in collector:
                 batches.append(batch)
                 with torch.no_grad():
@@ -81,37 +72,3 @@ def test_workers_are_added_and_the_highest_removed_and_an_error_leaves_nothing(
         scale(collector)
     assert "1 of 1 workers are ready" in capsys.readouterr().err
     assert not api.list(KIND, api.namespace).items
-
-
-def test_an_image_that_cannot_be_pulled_is_one_error_and_the_job_goes(
-    kubelet: Kubelet, api: ClusterApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(submission, "PATIENCE_S", 0.0)
-    kubelet.missing_images.add("none:1")
-    with pytest.raises(
-        ClusterError, match=r"do not start: Pending \(ImagePullFailed\): worker 0 has no image: .*none:1"
-    ):
-        rollfleet.Collector(
-            "CartPole-v1", frames_per_batch=8, workers=1, cluster=Cluster(namespace=api.namespace, image="none:1")
-        )
-    assert not api.list(KIND, api.namespace).items
-
-
-PROGRAM = """
-import sys
-import rollfleet
-
-place = rollfleet.Cluster(namespace=sys.argv[1], name="mine", learner_timeout_s=5)
-collector = rollfleet.Collector("CartPole-v1", frames_per_batch=8, workers=1, cluster=place)
-for batch in collector:
-    print(collector.frames, flush=True)
-"""
-
-
-def test_the_job_of_a_program_that_was_killed_fails_and_its_workers_leave(kubelet: Kubelet, api: ClusterApi) -> None:
-    with running(sys.executable, "-c", PROGRAM, api.namespace, stdout=subprocess.PIPE) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "8\n"
-    view = Jobs(namespace=api.namespace).wait("mine", "Failed", timeout_s=60)
-    assert view.status.held(ConditionType.FAILED).reason == "LearnerGone"  # type: ignore[union-attr]
-    wait_until(lambda: not kubelet.workers)

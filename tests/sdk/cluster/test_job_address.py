@@ -82,9 +82,7 @@ def test_a_learner_outside_of_the_cluster_loses_no_batch_when_its_tunnel_or_the_
     worker.join()
 
 
-def test_while_the_api_server_is_cut_off_a_direct_connection_goes_on(
-    server: Server, write_secret: WriteSecret, network: Proxy
-) -> None:
+def test_a_direct_connection_outlives_the_api_server(server: Server, write_secret: WriteSecret, network: Proxy) -> None:
     job = server.provision(workers=1, **COUNTED)
     write_secret(url=server.url(Role.LEARNER))
     worker = WorkerThread(server, job, 0)
@@ -110,9 +108,7 @@ def test_a_public_address_is_taken_first_if_it_answers_and_shows_the_certificate
         assert (reach.address.url, reach.address.server_name) == (server.url(), server_name)
 
 
-def test_credentials_are_files_of_this_user_alone_and_follow_the_secret(
-    api: ClusterApi, server: Server, write_secret: WriteSecret
-) -> None:
+def test_credentials_are_private_and_stay_current(api: ClusterApi, server: Server, write_secret: WriteSecret) -> None:
     write_secret(url=server.url(), user_creds="first", ca_crt="authority")
     reach = JobAddress(api, "default", "test", timeout_s=5, renew_s=0.05)
     credentials, ca = reach.address.credentials, reach.address.ca

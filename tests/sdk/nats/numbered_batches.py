@@ -1,6 +1,7 @@
-"""Batches that carry a number, so that a test can recognise each one."""
+"""Batches that carry a number, so that a test can recognise each one, and the specs of jobs that send them."""
 
 from itertools import islice
+from typing import Any
 
 import torch
 from tests.sdk.wire.joined_chunks import split
@@ -33,6 +34,14 @@ def fragment(value: float = 0.0, *, envs: int = 2, steps: int = 3, size: int = 4
 
 
 META = BatchMeta(session=1, round=0, version=1, frames=6)
+
+ASYNC: dict[str, Any] = {
+    "mode": "Async",
+    "workers": 2,
+    "env": {"id": "CartPole-v1", "numEnvs": 4},
+    "collect": {"framesPerBatch": 32},
+}
+SYNC: dict[str, Any] = ASYNC | {"mode": "Sync"}
 
 
 def publish(

@@ -11,7 +11,7 @@ import torch
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from tests.job_server import Connect, Server, actor_critic, join_all
-from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
+from tests.sdk.nats.numbered_batches import ASYNC, META, SYNC, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
 
@@ -19,14 +19,6 @@ from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack
 from rollfleet_api.permissions import Role
-
-ASYNC: dict[str, Any] = {
-    "mode": "Async",
-    "workers": 2,
-    "env": {"id": "CartPole-v1", "numEnvs": 4},
-    "collect": {"framesPerBatch": 32},
-}
-SYNC: dict[str, Any] = ASYNC | {"mode": "Sync"}
 
 
 def test_a_batch_delivered_twice_is_received_once(server: Server, connect: Connect) -> None:
@@ -60,9 +52,7 @@ def test_a_chunk_whose_acknowledgement_was_lost_does_not_block_its_worker(server
     wait_until(lambda: server.queued() == 0, 20.0)
 
 
-def test_the_first_chunk_of_a_batch_is_the_first_to_leave_the_queue(
-    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_chunks_leave_the_queue_first(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}})
     left: list[int] = []  # the queue's first message after each confirmed acknowledgement
     request, collector, watch = Client.request, connect(), server.link()

@@ -84,9 +84,7 @@ def test_no_password_and_a_wrong_one_are_refused_with_the_address(server: Server
     assert "not-the-password" not in str(error.value)
 
 
-def test_program_on_the_path_is_preferred_to_the_one_beside_this_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_program_on_the_path_wins_over_the_one_beside_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("path", "beside"):
         program(tmp_path / name, "true")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "beside/python"))
@@ -96,18 +94,14 @@ def test_program_on_the_path_is_preferred_to_the_one_beside_this_python(
     assert find_nats_server() == tmp_path / "beside/nats-server"
 
 
-def test_server_that_ends_at_once_is_an_error_with_its_last_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_that_ends_at_once_is_an_error_with_its_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path / "bin", "echo no space on this disk >&2; exit 1")
     monkeypatch.setenv("PATH", str(tmp_path / "bin") + os.pathsep + os.environ["PATH"])
     with pytest.raises(RollfleetError, match="ended at once: no space on this disk"):
         asyncio.run(start_nats_server(SUBJECTS, tmp_path))
 
 
-def test_server_that_does_not_come_up_is_an_error_and_leaves_no_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_that_does_not_come_up_is_ended_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path / "bin", f"echo $$ > {tmp_path}/pid; echo still thinking; exec sleep 600")
     monkeypatch.setenv("PATH", str(tmp_path / "bin") + os.pathsep + os.environ["PATH"])
     monkeypatch.setattr(nats_server, "START_TIMEOUT_S", 0.5)

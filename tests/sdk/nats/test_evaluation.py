@@ -104,9 +104,7 @@ def test_weights_that_do_not_fit_are_named(server: Server, connect: Connect) -> 
     assert "odd" in str(thread.error)
 
 
-def test_the_heartbeat_of_a_learner_and_the_next_learner_have_the_newest_evaluation(
-    server: Server, connect: Connect
-) -> None:
+def test_a_learners_heartbeat_and_its_successor_have_the_newest_evaluation(server: Server, connect: Connect) -> None:
     server.start_worker(server.provision(**SPEC), 0, evaluates=True)
     collector, link = connect(actor_critic()), server.link()
     send(collector, 3)

@@ -8,12 +8,13 @@ import pytest
 from nats.js.errors import NotFoundError
 from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.sdk.concurrent_calls import begin
+from tests.sdk.nats import numbered_batches
 from tests.sdk.nats.numbered_batches import META, fragment, of, values
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
 
 from rollfleet import CollectorJob
-from rollfleet.errors import JobEnded, WorkerReplaced
+from rollfleet.errors import JobEnded
 from rollfleet.nats import presence, puller
 from rollfleet.nats.link import Link
 from rollfleet.nats.streams import deprovision, own, provision
@@ -24,13 +25,7 @@ from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 from rollfleet_api.ranks import ALONE
 
-ASYNC: dict[str, Any] = {
-    "mode": "Async",
-    "workers": 2,
-    "env": {"id": "CartPole-v1", "numEnvs": 4},
-    "collect": {"framesPerBatch": 32},
-    "delivery": {"storage": "Memory"},
-}
+ASYNC: dict[str, Any] = numbered_batches.ASYNC | {"delivery": {"storage": "Memory"}}
 SYNC: dict[str, Any] = ASYNC | {"mode": "Sync"}
 
 
@@ -58,9 +53,7 @@ def lose_everything(server: Server) -> None:
 
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
-def test_a_job_continues_after_nats_has_lost_its_storage(
-    spec: dict[str, Any], server: Server, connect: Connect
-) -> None:
+def test_a_job_continues_after_nats_lost_its_storage(spec: dict[str, Any], server: Server, connect: Connect) -> None:
     job = server.provision(**spec)
     keep_provisioned(server, job)
     workers = [server.start_worker(job, index) for index in range(2)]
@@ -147,9 +140,7 @@ def test_a_worker_renews_a_lost_lease(server: Server) -> None:
     assert [transport.incarnation for transport in ports] == [0, 1, 2]
 
 
-def test_a_sending_worker_ends_after_its_job_was_deleted(
-    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_of_a_deleted_job_ends(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "DELETED_AFTER_S", 2.0)
     job = server.provision(**ASYNC | {"workers": 1, "policy": {"random": {}}})
     worker = server.start_worker(job, 0)
@@ -166,9 +157,7 @@ def test_a_sending_worker_ends_after_its_job_was_deleted(
         list(islice(collector, 10))
 
 
-def test_a_learner_that_was_busy_when_its_job_was_deleted_ends(
-    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_busy_learner_of_a_deleted_job_ends(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(puller, "EXPIRES_S", 1.0)
     monkeypatch.setattr(presence, "DELETED_AFTER_S", 1.0)
     server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 4}})
@@ -182,11 +171,3 @@ def test_a_learner_that_was_busy_when_its_job_was_deleted_ends(
     worker.close()
     with pytest.raises(JobEnded):
         begin(lambda count: values(collector, count), 10).result(20)
-
-
-def test_an_incarnation_that_was_replaced_ends(server: Server) -> None:
-    server.provision(**ASYNC)
-    replaced = NatsWorkerTransport(server.link(Role.WORKER), 0)
-    assert NatsWorkerTransport(server.link(Role.WORKER), 0).incarnation == 1
-    with pytest.raises(WorkerReplaced, match="worker 0 was started again"):
-        replaced.wait_until(lambda: False)

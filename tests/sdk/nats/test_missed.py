@@ -57,9 +57,7 @@ def test_a_worker_whose_request_for_weights_is_lost_asks_again(
     worker.close()
 
 
-def test_a_learner_whose_request_is_lost_when_it_takes_over_asks_again(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_learner_asks_again_if_its_first_request_is_lost(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     losses, read_spec = [TimeoutError()], NatsTransport._read_spec
 
     async def lost_once(transport: NatsTransport) -> None:
@@ -93,9 +91,7 @@ def test_a_server_that_refuses_the_consumer_after_a_restart_is_asked_again(
     assert not refusals
 
 
-def test_a_learner_that_ends_while_nats_is_away_waits_to_store_the_end_of_the_job(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_learner_waits_for_nats_to_store_the_end_of_its_job(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nats, "FLUSH_TIMEOUT_S", 0.0)  # the limit for other messages
     transport = NatsTransport(server.link(Role.LEARNER), server.provision(**SPEC))
     server.kill()

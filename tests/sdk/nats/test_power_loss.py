@@ -13,7 +13,7 @@ import psutil
 import pytest
 from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.sdk.concurrent_calls import begin
-from tests.sdk.nats.numbered_batches import META, fragment, values
+from tests.sdk.nats.numbered_batches import META, SYNC, fragment, values
 from tests.waiting import wait_until
 
 from rollfleet import Collector
@@ -24,12 +24,6 @@ from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.messages import Control, Manifest, WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 
-SYNC: dict[str, Any] = {
-    "mode": "Sync",
-    "workers": 2,
-    "env": {"id": "CartPole-v1", "numEnvs": 4},
-    "collect": {"framesPerBatch": 32},
-}
 RANDOM: dict[str, Any] = {"mode": "Async", "policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}}
 
 
@@ -162,9 +156,7 @@ def test_a_learner_that_died_with_nats_has_a_successor_whose_numbers_go_on(serve
 
 
 @pytest.mark.parametrize("lost_batches", ["acknowledged", "under acknowledgement", "right before the next ones"])
-def test_batches_of_an_incarnation_whose_number_was_lost_are_no_repetitions(
-    server: Server, connect: Connect, lost_batches: str
-) -> None:
+def test_batches_of_a_lost_incarnation_are_no_repetitions(server: Server, connect: Connect, lost_batches: str) -> None:
     server.provision(**RANDOM)
     collector, first = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
     copy = copied(server)

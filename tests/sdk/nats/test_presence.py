@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.job_server import Connect, Server
+from tests.job_server import Connect, Server, join_all
 from tests.waiting import wait_until
 
 import rollfleet
@@ -51,8 +51,7 @@ def test_a_nats_that_came_back_empty_is_waited_for(
         before = recorder.counts().batches
         list(islice(collector, 3))
         wait_until(lambda: recorder.counts().batches > before)
-    worker.join()
-    assert worker.error is None
+    join_all([worker])
     assert worker.transport.incarnation == 0
     assert worker.status is not None
     assert worker.status.state is WorkerState.COMPLETE

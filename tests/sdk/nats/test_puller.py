@@ -9,9 +9,7 @@ from tests.job_server import Server
 from rollfleet.nats.puller import OPEN_REQUESTS, Puller
 
 
-def test_a_consumer_without_a_server_is_asked_once_and_then_waited_for(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_consumer_without_a_server_is_asked_once_at_a_time(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     link, unavailable = server.link(), threading.Semaphore(0)
     puller = Puller(
         link.client,

@@ -57,9 +57,7 @@ def connected(cluster: NatsServers) -> Collector:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whose", ["batches", "state"])
-def test_a_killed_server_of_a_cluster_costs_no_batch(
-    cluster: NatsServers, whose: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_server_costs_no_batch(cluster: NatsServers, whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "ACK_WAIT_NS", 2 * 10**9)  # what the killed server had on its way comes again so soon
     received: dict[tuple[int, int], None] = {}  # worker and sequence of each batch, in the order of their arrival
 

@@ -147,15 +147,10 @@ def test_workers_survive_the_end_of_a_fork_of_their_learner() -> None:
 PROGRAM = """
 import gymnasium, os, psutil, signal, sys, threading
 import rollfleet
+from rollfleet.testing import CountingEnv
 
-class Mine(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1, 1, (3,))
-    action_space = gymnasium.spaces.Discrete(2)
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self.observation_space.sample(), {{}}
-    def step(self, action):
-        return self.observation_space.sample(), 1.0, False, False, {{}}
+class Mine(CountingEnv):
+    pass
 
 gymnasium.register("Mine-v0", entry_point=Mine)
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.sdk.counting import always_0
 from tests.sdk.places import Collect, CollectInProcesses
+from tests.sdk.rollouts import Observing
 
 from rollfleet.errors import JobInvalid
 from rollfleet.rollout.trajectory_ids import split
@@ -18,18 +19,13 @@ from rollfleet.rollout.trajectory_ids import split
 TRAJECTORY = ("collector", "traj_ids")
 
 
-class Placed(gymnasium.Env[Any, Any]):
+class Placed(Observing):
     """Observes the id of the process that it steps in."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
-    action_space = gymnasium.spaces.Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return np.array([float(os.getpid())]), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return np.array([float(os.getpid())]), 1.0, False, False, {}
+    def seen(self) -> Any:
+        return np.array([float(os.getpid())])
 
 
 def pids(batch: Any) -> list[set[int]]:
@@ -45,9 +41,7 @@ def pids(batch: Any) -> list[set[int]]:
         ({"vectorization": "async", "env_processes": 2}, 2),
     ],
 )
-def test_env_processes_sets_the_processes_of_a_workers_environments(
-    collect: Collect, options: dict[str, Any], processes: int
-) -> None:
+def test_env_processes_is_the_number_of_each_worker(collect: Collect, options: dict[str, Any], processes: int) -> None:
     workers = collect.workers
     collector = collect(Placed, always_0, num_envs=4, frames_per_batch=16 * workers, **options)
     for batch in islice(collector, 2):

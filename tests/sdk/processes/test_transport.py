@@ -38,6 +38,8 @@ SMALLEST: dict[str, Any] = {
     "env": {"id": "CartPole-v1", "numEnvs": ENVS},
     "collect": {"framesPerBatch": ENVS * STEPS},
 }
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as for a script: a worker cannot import a test
+
 Start = Callable[..., ProcessesTransport]
 Started = Callable[..., list[psutil.Process]]
 
@@ -62,15 +64,20 @@ def of_entrypoint(make: Callable[[], Any]) -> VectorEnv:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts workers with the marked policy, by fork unless the test chooses; they end after the test."""
+    """Starts workers with the marked policy, by fork unless the test chooses; they end after the test.
+
+    They collect on version 1, unless `begins` is false.
+    """
     with ExitStack() as stack:
 
-        def start(make: Callable[[], Any] | None = None, *, spec: dict[str, Any] | None = None, **more: Any) -> Any:
+        def start(make: Any = None, *, spec: dict[str, Any] | None = None, begins: bool = True, **more: Any) -> Any:
             job = parse_job(job_data(**SMALLEST | (spec or {})))
             envs = (lambda _: make_env(job.spec.env)) if make is None else (lambda _: of_entrypoint(make))
             workload = Workload(job=job, make_env=envs, make_policy=lambda *_: Marked(), scheme=Whole())
             transport = ProcessesTransport(workload, **{"start_method": "fork"} | more)
             stack.callback(transport.close)
+            if begins:
+                begin(transport)
             return transport
 
         yield start
@@ -135,9 +142,7 @@ def crash() -> None:
 def test_the_error_of_a_worker_says_how_it_ended(
     start: Start, fault: Callable[[], object], start_method: str, words: list[str]
 ) -> None:
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as for a script: a worker cannot import a test
     transport = start(partial(Faulty, fault), start_method=start_method)
-    begin(transport)
     message = str(failure(transport))
     assert all(each in message for each in words)
 
@@ -147,7 +152,7 @@ def test_error_of_making_an_environment_keeps_its_text(start: Start) -> None:
         raise FileNotFoundError("no assets")
 
     with pytest.raises(WorkerFailed, match="no assets"):
-        receive(start(never))
+        receive(start(never, begins=False))
 
 
 class Stubborn(CountingEnv):
@@ -159,13 +164,12 @@ class Stubborn(CountingEnv):
 
 def test_environment_that_fails_its_first_reset_is_not_restarted(start: Start) -> None:
     transport = start(Stubborn, max_restarts_per_worker=10)
-    begin(transport)
     assert "no simulator" in str(failure(transport))
     assert [status.incarnation for status in transport.workers().values()] == [0]
 
 
 def test_weights_that_do_not_fit_are_named(start: Start) -> None:
-    transport = start(max_restarts_per_worker=5)
+    transport = start(begins=False, max_restarts_per_worker=5)
     models = {POLICY: {"mark": torch.zeros(2)}}
     transport.send_weights(1, WeightLayout(models), models)
     transport.control(Control(session=1, phase=LearnerPhase.RUN, round=0, version=1))
@@ -175,7 +179,6 @@ def test_weights_that_do_not_fit_are_named(start: Start) -> None:
 
 def test_killed_worker_restarts_as_often_as_allowed(start: Start, started: Started) -> None:
     transport = start(spec={"workers": 2}, max_restarts_per_worker=1)
-    begin(transport)
     receive(transport, count=4)
     started()[1].kill()
     (first,) = receive(transport, lambda arrival: arrival.incarnation == 1)
@@ -190,7 +193,6 @@ def test_killed_worker_restarts_as_often_as_allowed(start: Start, started: Start
 
 def test_worker_that_raised_restarts_with_other_seeds(start: Start) -> None:
     transport = start(partial(Faulty, raise_in_a_step), max_restarts_per_worker=2)
-    begin(transport)
     arrivals = receive(transport, count=3)
     assert [(arrival.incarnation, arrival.sequence) for arrival in arrivals] == [(0, 0), (1, 0), (2, 0)]
     ids = [set(arrival.batch["collector", "traj_ids"].flatten().tolist()) for arrival in arrivals]
@@ -200,7 +202,6 @@ def test_worker_that_raised_restarts_with_other_seeds(start: Start) -> None:
 
 def test_batches_sent_before_a_workers_death_still_arrive(start: Start, started: Started) -> None:
     transport = start(spec={"delivery": {"maxBatchesAhead": 3}})
-    begin(transport)
     wait_until(lambda: state(transport, 0) is WorkerState.WAITING_FOR_LEARNER)
     started()[0].kill()
     wait_until(lambda: not started())
@@ -217,7 +218,6 @@ def test_batches_sent_before_a_workers_death_still_arrive(start: Start, started:
 def test_removed_worker_sends_its_frames_so_far(start: Start) -> None:
     frames = 2_000_000
     transport = start(spec={"workers": 2, "collect": {"framesPerBatch": frames}})
-    begin(transport)
     wait_until(lambda: state(transport, 1) is WorkerState.COLLECTING)
     transport.remove_workers({1})
     (arrival,) = receive(transport)
@@ -226,7 +226,7 @@ def test_removed_worker_sends_its_frames_so_far(start: Start) -> None:
 
 
 def test_only_members_can_be_removed(start: Start) -> None:
-    transport = start(spec={"workers": 2})
+    transport = start(spec={"workers": 2}, begins=False)
     transport.remove_workers([1])
     with pytest.raises(JobInvalid, match=r"no workers \[1, 7\]; there are \[0\]"):
         transport.remove_workers([0, 1, 7])
@@ -235,14 +235,10 @@ def test_only_members_can_be_removed(start: Start) -> None:
 
 def test_weights_for_some_workers_reach_only_them(start: Start) -> None:
     transport = start(spec={"workers": 2})
-    begin(transport)
-    send(transport, 2, workers=frozenset({1}))
-    (second,) = receive(transport, lambda arrival: arrival.meta.version == 2)
-    assert second.worker == 1
-    assert second.batch["mark"].unique().tolist() == [2.0]
-    for version in range(3, 9):  # many more than slots
-        send(transport, version, workers=frozenset({1}))
-        receive(transport, lambda arrival, version=version: arrival.meta.version == version)  # type: ignore[misc]
+    for sent in range(2, 9):  # many more than slots
+        send(transport, sent, workers=frozenset({1}))
+        (newest,) = receive(transport, lambda arrival, sent=sent: arrival.meta.version == sent)  # type: ignore[misc]
+        assert (newest.worker, newest.batch["mark"].unique().tolist()) == (1, [sent])
     (others,) = receive(transport, lambda arrival: arrival.worker == 0)
     assert others.batch["mark"].unique().tolist() == [1.0]
     (late,) = transport.add_workers(1)
@@ -271,7 +267,6 @@ def restarting(start: Start, started: Started, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("rollfleet.processes.supervisor.WorkerHandle", Slow)
     transport = start(spec={"workers": 2}, max_restarts_per_worker=1)
-    begin(transport)
     send(transport, 2, workers=frozenset({1}))
     receive(transport, lambda arrival: arrival.meta.version == 2)
     wait_until(lambda: [state(transport, worker) for worker in (0, 1)] == [WorkerState.WAITING_FOR_LEARNER] * 2)
@@ -306,7 +301,6 @@ def test_a_worker_that_another_thread_restarts_can_be_removed(restarting: Proces
 
 def test_worker_ignores_ctrl_c(start: Start, started: Started) -> None:
     transport = start()
-    begin(transport)
     receive(transport)
     (worker,) = started()
     worker.send_signal(signal.SIGINT)
@@ -319,27 +313,21 @@ def test_workers_hide_warnings_unless_quiet_is_false(start: Start, capfd: pytest
         warnings.warn("this is odd", stacklevel=1)
         gymnasium.logger.warn("so is this")
 
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    quiet = start(partial(Faulty, warn), quiet=True)  # a fork of these tests, in which warnings are errors
-    both = quiet, start(partial(Faulty, warn), quiet=False, start_method="spawn")
-    for transport, expected in zip(both, (False, True), strict=True):
-        begin(transport)
+    # The quiet one is a fork of these tests, in which warnings are errors.
+    for options, expected in (({"quiet": True}, False), ({"quiet": False, "start_method": "spawn"}, True)):
+        transport = start(partial(Faulty, warn), **options)
         receive(transport, count=3)
         transport.close()
         output = capfd.readouterr().err
         assert ("this is odd" in output, "so is this" in output) == (expected, expected)
 
 
-def test_workers_share_the_cpus(
-    start: Start, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_workers_share_cpus(start: Start, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     def print_threads() -> None:
         print(f"{torch.get_num_threads()} threads", file=sys.stderr, flush=True)
 
     monkeypatch.setattr("rollfleet.processes.supervisor.available_cpus", lambda: 6)
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
     transport = start(partial(Faulty, print_threads), spec={"workers": 2}, start_method="spawn")
-    begin(transport)
     receive(transport, lambda arrival: arrival.sequence == 3)
     assert "3 threads" in capfd.readouterr().err
 
@@ -349,9 +337,7 @@ def test_fork_does_not_wait_for_missing_threads_of_torch(start: Start, request: 
     torch.set_num_threads(2)
     product = torch.rand(512, 512)
     _ = product @ product  # now torch has threads here
-    transport = start(lambda: Faulty(lambda: product @ product))
-    begin(transport)
-    receive(transport, count=3)
+    receive(start(lambda: Faulty(lambda: product @ product)), count=3)
 
 
 def test_workload_that_cannot_be_pickled_is_refused_before_any_start(start: Start, started: Started) -> None:
@@ -359,5 +345,4 @@ def test_workload_that_cannot_be_pickled_is_refused_before_any_start(start: Star
     with pytest.raises(JobInvalid, match=r'cannot pickle.*choose start_method="fork"'):
         start(partial(Faulty, lock.locked), start_method="spawn")
     assert not started()
-    begin(transport := start(partial(Faulty, lock.locked), start_method="fork"))
-    receive(transport, count=2)
+    receive(start(partial(Faulty, lock.locked), start_method="fork"), count=2)

@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDict
 from tests.api.job_data import job_data
 from tests.job_server import Connect, Server, actor_critic
-from tests.sdk.nats.numbered_batches import META, fragment, of, publish
+from tests.sdk.nats.numbered_batches import ASYNC, META, SYNC, fragment, of, publish
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
 
@@ -33,13 +33,7 @@ from rollfleet_api.validation import parse_job
 
 StartRecorder = Callable[..., Recorder]
 
-ASYNC: dict[str, Any] = {
-    "mode": "Async",
-    "workers": 2,
-    "env": {"id": "CartPole-v1", "numEnvs": 4},
-    "collect": {"framesPerBatch": 32, "stepCount": True},
-}
-SYNC = ASYNC | {"mode": "Sync"}
+STEP_COUNT: dict[str, Any] = {"collect": {"framesPerBatch": 32, "stepCount": True}}
 WITHIN_S = 30.0
 
 
@@ -65,11 +59,11 @@ def assert_same(recorded: TensorDict, learned: TensorDict) -> None:
         assert torch.equal(mine[key], value), key
 
 
-@pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
+@pytest.mark.parametrize("spec", [SYNC | STEP_COUNT, ASYNC | STEP_COUNT], ids=["sync", "async"])
 def test_a_recording_equals_the_learners_batches(
     spec: dict[str, Any], tmp_path: Path, server: Server, connect: Connect, record: StartRecorder
 ) -> None:
-    job = server.provision(**spec | {"weights": {"maxLag": 1000}} if spec is ASYNC else spec)
+    job = server.provision(**spec | ({"weights": {"maxLag": 1000}} if spec["mode"] == "Async" else {}))
     recorder = record(tmp_path / "recording", segment_bytes=20_000)
     workers = [server.start_worker(job, index) for index in range(2)]
     with connect(actor_critic()) as collector:
@@ -94,9 +88,7 @@ def test_a_recording_equals_the_learners_batches(
     assert len(segments_in(tmp_path / "recording")) > 1
 
 
-def test_a_restarted_recorder_adds_new_batches(
-    tmp_path: Path, server: Server, connect: Connect, record: StartRecorder
-) -> None:
+def test_a_restarted_recorder_goes_on(tmp_path: Path, server: Server, connect: Connect, record: StartRecorder) -> None:
     job = server.provision(**ASYNC | {"workers": 1, "delivery": {"maxBatchesAhead": 1}, "policy": {"random": {}}})
     first = record(tmp_path)
     worker = server.start_worker(job, 0)
@@ -128,9 +120,7 @@ def test_a_folder_has_one_recorder_and_one_job(tmp_path: Path, server: Server, r
         record(tmp_path / "b")
 
 
-def test_corrupt_batches_are_counted_and_later_ones_recorded(
-    tmp_path: Path, server: Server, record: StartRecorder
-) -> None:
+def test_corrupt_batches_are_counted_and_others_recorded(tmp_path: Path, server: Server, record: StartRecorder) -> None:
     server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 8}})
     recorder, link = record(tmp_path), server.link(Role.WORKER)
     good = next(split(pack_fragment(fragment(), META), of(0, 0), max_chunk_bytes=1 << 16))

@@ -143,9 +143,7 @@ def test_incomplete_message_of_an_earlier_incarnation_is_given_up() -> None:
 @pytest.mark.parametrize(
     ("max_message_bytes", "max_pending", "kept"), [(10_000, 3, 3), (1000, 64, 2)], ids=["messages", "bytes"]
 )
-def test_the_oldest_incomplete_messages_go_when_there_are_too_many(
-    max_message_bytes: int, max_pending: int, kept: int
-) -> None:
+def test_of_too_many_incomplete_messages_the_oldest_go(max_message_bytes: int, max_pending: int, kept: int) -> None:
     assembler = Assembler(max_message_bytes=max_message_bytes, max_pending=max_pending)
     cut = [chunks(bytes(700), sent_by(worker), piece=350) for worker in range(10)]
     for first, _ in cut:
@@ -242,9 +240,7 @@ def test_chunk_of_another_version_of_rollfleet_asks_for_one_version_on_both_side
         (0, 1, 2**64 - 1, 10),
     ],
 )
-def test_chunk_whose_numbers_do_not_fit_together_is_corrupt(
-    index: int, count: int, total_bytes: int, piece: int
-) -> None:
+def test_chunk_of_contradictory_numbers_is_corrupt(index: int, count: int, total_bytes: int, piece: int) -> None:
     chunk = forged(sent_by(), index=index, count=count, total_bytes=total_bytes, piece=bytes(piece))
     assembler = Assembler(max_message_bytes=1000)
     with pytest.raises(MessageCorrupt):

@@ -61,15 +61,6 @@ def test_any_message_arrives_bit_for_bit(message: tuple[bytes, dict[Key, torch.T
         assert bits(got[key]) == bits(tensor)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (5,), (2, 3, 4), (1,) * 32])
-def test_every_dtype_arrives_in_every_kind_of_shape(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    tensor = torch.ones(shape, dtype=dtype)
-    _, got = decode(joined(encode(b"", {("a",): tensor})))
-    assert (got[("a",)].dtype, got[("a",)].shape) == (dtype, tensor.shape)
-    assert bits(got[("a",)]) == bits(tensor)
-
-
 @pytest.mark.parametrize(
     "tensor",
     [
@@ -150,9 +141,10 @@ def test_key_that_a_receiver_would_refuse_is_not_sent(key: Key) -> None:
         encode(b"", {key: torch.zeros(1)})
 
 
-def test_longest_and_deepest_key_can_be_sent() -> None:
+def test_longest_and_deepest_key_and_a_tensor_of_32_dimensions_can_be_sent() -> None:
     key = ("\N{SNOWMAN}" * 256,) * 16
-    assert list(decode(joined(encode(b"", {key: torch.zeros(1)})))[1]) == [key]
+    _, got = decode(joined(encode(b"", {key: torch.ones((1,) * 32)})))
+    assert {name: (tensor.shape, tensor.sum()) for name, tensor in got.items()} == {key: ((1,) * 32, 1)}
 
 
 def test_more_than_1024_tensors_are_not_sent() -> None:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.sdk.allocations import allocates_at_most
-from tests.sdk.rollouts import rollout_of
+from tests.sdk.rollouts import Observing, rollout_of
 from torch import Tensor
 
 from rollfleet.data.batch import Fragment, Key
@@ -103,23 +103,11 @@ def test_observations_that_are_no_stacks_are_not_folded(observations: Tensor) ->
     assert fold(observations) is None
 
 
-class Filmed(gymnasium.Env[Any, Any]):
+class Filmed(Observing):
     """An image of noise each step; episodes of seven."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (12, 24), np.uint8)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._left = 7
-        return self._image(), {}
-
-    def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._left -= 1
-        return self._image(), 1.0, not self._left, False, {}
-
-    def _image(self) -> Any:
-        return self.np_random.integers(0, 255, (12, 24), dtype=np.uint8)
+    length = 7
 
 
 def in_front() -> gymnasium.Env[Any, Any]:
@@ -133,9 +121,7 @@ def behind() -> gymnasium.Env[Any, Any]:
 
 
 @pytest.mark.parametrize("factory", [in_front, behind])
-def test_a_batch_of_stacked_frames_is_sent_in_less_than_half_and_arrives_whole(
-    factory: Callable[[], gymnasium.Env[Any, Any]],
-) -> None:
+def test_stacks_are_sent_in_less_than_half_and_arrive_whole(factory: Callable[[], gymnasium.Env[Any, Any]]) -> None:
     rollout = rollout_of(make_env(EnvSpec(entrypoint="unused:unused", num_envs=2), factory), steps=40)
     sent = rollout.collect(version=1)
     folded, plain = pack_fragment(sent, META), pack_fragment(sent, META, folded=False)

@@ -21,9 +21,7 @@ async def test_the_diagnosis_and_what_to_do_stand_on_top(serve: Serve, visits: V
     assert await page.title() == "default/broken · Rollfleet"
 
 
-async def test_curves_are_read_by_pointer_and_by_keyboard_over_time_and_over_frames(
-    serve: Serve, visits: Visits
-) -> None:
+async def test_curves_are_read_by_pointer_and_keyboard_over_time_and_over_frames(serve: Serve, visits: Visits) -> None:
     page = await visits.open(await serve(MadeJobs(made_job("calm"))), at="/jobs/default/calm")
     await expect(page.get_by_text("The learner is the bottleneck: workers waited 63 %")).to_be_visible()
     curve = page.get_by_role("slider", name=re.compile("Mean return"))
@@ -73,9 +71,7 @@ async def test_a_curve_grows_while_one_watches(serve: Serve, visits: Visits) -> 
     await expect(curve).to_have_attribute("aria-valuetext", re.compile("Mean return 500"))
 
 
-async def test_the_timeline_shows_an_edit_with_its_difference_and_versions_on_request(
-    serve: Serve, visits: Visits
-) -> None:
+async def test_the_timeline_shows_the_difference_of_an_edit_and_hides_versions(serve: Serve, visits: Visits) -> None:
     page = await visits.open(await serve(MadeJobs(made_job("calm"))), at="/jobs/default/calm")
     await page.get_by_role("link", name="Timeline", exact=True).click()
     edited = page.get_by_role("listitem").filter(has_text="edited: workers")

@@ -96,9 +96,7 @@ async def test_a_name_of_markup_is_text(serve: Serve, visits: Visits, tmp_path: 
     assert await page.locator("img").count() == 1, "the page's own"
 
 
-async def test_a_thousand_saved_runs_scroll_and_keep_few_rows_in_the_document(
-    serve: Serve, visits: Visits, tmp_path: Path
-) -> None:
+async def test_a_thousand_saved_runs_scroll_with_few_rows(serve: Serve, visits: Visits, tmp_path: Path) -> None:
     for index in range(1000):
         write_run(tmp_path, f"job-{index:03}", namespace=f"team-{index % 7}")
     page = await visits.open(await serve(SavedRuns(tmp_path)))
