@@ -136,11 +136,11 @@ def test_value_that_contains_itself_is_refused() -> None:
     assert "contains itself" in read_messages(text)
 
 
-NUMBERS = [("1e-3", 0.001), ("-2.5", -2.5), ("0x10", 16), ("0o17", 15), ("017", 15)]
-WORDS = [("1:30", "1:30"), ("2026-11-21", "2026-11-21"), ("v1", "v1"), ("yes", True), ("~", None), ("", None)]
+NUMBERS = ("1e-3", 0.001), ("-2.5", -2.5), ("0x10", 16), ("0o17", 15), ("017", 15)
+WORDS = ("1:30", "1:30"), ("2026-11-21", "2026-11-21"), ("v1", "v1"), ("yes", True), ("~", None), ("", None)
 
 
-@pytest.mark.parametrize(("text", "value"), NUMBERS + WORDS)
+@pytest.mark.parametrize(("text", "value"), [*NUMBERS, *WORDS])
 def test_scalars_are_read_as_kubectl_reads_them(text: str, value: object) -> None:
     written = TEXT.replace("{id: CartPole-v1}", f"\n    id: CartPole-v1\n    kwargs:\n      x: {text}")
     (job,) = read_jobs(written, origin="")

@@ -144,7 +144,8 @@ def test_key_that_a_receiver_would_refuse_is_not_sent(key: Key) -> None:
 def test_longest_and_deepest_key_and_a_tensor_of_32_dimensions_can_be_sent() -> None:
     key = ("\N{SNOWMAN}" * 256,) * 16
     _, got = decode(joined(encode(b"", {key: torch.ones((1,) * 32)})))
-    assert {name: (tensor.shape, tensor.sum()) for name, tensor in got.items()} == {key: ((1,) * 32, 1)}
+    assert list(got) == [key]
+    assert torch.equal(got[key], torch.ones((1,) * 32))
 
 
 def test_more_than_1024_tensors_are_not_sent() -> None:
