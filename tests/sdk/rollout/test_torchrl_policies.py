@@ -101,7 +101,8 @@ class OfTensors(nn.Linear):
 
 def of_agents() -> Any:
     net = MultiAgentMLP(16, 2, n_agents=2, centralized=False, share_params=True, depth=1, num_cells=8)
-    return TensorDictModule(net, in_keys=[("agents", "observation")], out_keys=[("agents", "action")])
+    bounded = nn.Sequential(net, nn.Tanh())  # VMAS refuses actions out of range
+    return TensorDictModule(bounded, in_keys=[("agents", "observation")], out_keys=[("agents", "action")])
 
 
 POLICIES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
