@@ -82,9 +82,6 @@ def test_backend_envpool_collects_the_frames_of_a_pool(collect: Collect) -> None
     assert torch.equal(again["observation"], first["observation"])
 
 
-# --- workers come and go -------------------------------------------------------------------------------------------
-
-
 def test_in_this_process_no_worker_can_be_added(here: Any) -> None:
     collector = here(Placed, always_0, frames_per_batch=8)
     with pytest.raises(JobInvalid, match=r"make it with `workers=1` or more"):

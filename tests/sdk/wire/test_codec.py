@@ -43,9 +43,6 @@ keys = st.lists(st.text(characters, min_size=1, max_size=12), min_size=1, max_si
 messages = st.tuples(st.binary(max_size=200), st.dictionaries(keys, tensors(), max_size=6))
 
 
-# What arrives is what was sent.
-
-
 @given(messages)
 @relaxed
 def test_any_message_arrives_bit_for_bit(message: tuple[bytes, dict[Key, torch.Tensor]]) -> None:
@@ -130,9 +127,6 @@ def test_tensors_of_a_misaligned_buffer_are_aligned_all_the_same(shift: int) -> 
 def test_read_only_buffer_is_refused() -> None:
     with pytest.raises(ValueError, match="writable"):
         decode(memoryview(bytes(joined(encode(b"", {})))))
-
-
-# What cannot be sent is refused before it is sent.
 
 
 @pytest.mark.parametrize("key", [(), ("",), ("a" * 257,), ("a",) * 17, ("\ud800",), ("a", 1), "observation"], ids=ascii)

@@ -32,9 +32,6 @@ def assembler_of(*chunks: bytes) -> WeightAssembler:
     return assembler
 
 
-# What comes out is what went in.
-
-
 @given(st.integers(0, 300), st.integers(1, 40), st.randoms(use_true_random=False), st.integers(0, 3))
 def test_chunks_in_any_order_and_repeated_make_the_version(nbytes: int, each: int, order: object, more: int) -> None:
     manifest, data, chunks = version(7, nbytes, each)
