@@ -53,7 +53,8 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     job = read_job(tmp_path / "job.yaml")
     workload = Workload.of(job)
     env = workload.make_env(0)
-    policy: Any = always(workload.make_policy(0, env.single_observation_space, env.single_action_space), 1)
+    made: Any = workload.make_policy(0, env.single_observation_space, env.single_action_space)
+    policy: Any = always(made, 1)
     env.close()
     transport = InlineTransport(workload, acts_with_the_learners_policy=True)
     with rollfleet.Collector.over(transport, job, policy) as collector:

@@ -208,6 +208,6 @@ def test_sources_are_mounted_in_their_folders_beside_the_users_own_volumes() -> 
 )
 def test_what_no_job_can_hold_is_refused_before_anything_is_submitted(keywords: dict[str, Any], message: str) -> None:
     if "Own-v0" not in gymnasium.registry:
-        gymnasium.register("Own-v0", entry_point=make_env)
+        gymnasium.register("Own-v0", entry_point=make_env)  # type: ignore[arg-type]
     with pytest.raises(JobInvalid, match=message):
         the_job(**keywords)
