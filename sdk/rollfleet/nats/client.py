@@ -9,7 +9,7 @@ Private names of nats-py (2.16), all in this file and in `link`:
 - `Client`: `_ps`, `_send_command`, `_pending`, `_pending_data_size`, `_connect_to_server`, `_transport`,
   `_process_msg`, `_process_err`, `_process_op_err`, `_error_cb`
 - `nats.protocol.parser`: `Parser`'s `buf`, `needed`, `header_needed`, `state`, `msg_arg`, `nc`, and its constants
-- `nats.aio.transport.TcpTransport`: `_io_reader`, `_io_writer`, `connect`, `connect_tls`, `read`
+- `nats.aio.transport.TcpTransport`: `_io_reader`, `_io_writer`, `connect`, `connect_tls`, `read`, `at_eof`
 - `asyncio.StreamReader` (Python): `_buffer`
 
 `tests/sdk/nats/test_client.py` sends the same messages both ways, and fails if one of these changes.
@@ -104,6 +104,10 @@ class _Receiver(asyncio.BufferedProtocol):
         reader._buffer.clear()  # type: ignore[attr-defined]
         transport.set_protocol(self)
 
+    def at_end(self) -> bool:
+        """Return whether the connection has ended, and all its bytes were read."""
+        return self._reader.at_eof() and not self._backlog
+
     async def read(self) -> bytearray:
         """Wait for bytes and return them; nothing at the end of the connection."""
         while not self._backlog and await self._next_bytes():
@@ -187,6 +191,9 @@ class _Transport(TcpTransport):
                 return await super().read(buffer_size)
             self.receiver = _Receiver(self._io_writer.transport, self._io_reader)  # type: ignore[arg-type]
         return await self.receiver.read()
+
+    def at_eof(self) -> Any:
+        return self.receiver.at_end() if self.receiver else super().at_eof()  # type: ignore[no-untyped-call]
 
 
 class _Parser(Parser):

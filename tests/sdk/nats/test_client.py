@@ -148,16 +148,17 @@ def test_an_end_of_a_connection_over_tls_is_no_warning(
 
 @LOOPS
 def test_a_message_that_is_cut_off_does_not_disturb_those_after_the_reconnection(loop: Loop) -> None:
-    payload, sizes = random.Random(0).randbytes(200_000), [100_000, 200_000]
+    payload, sizes = random.Random(0).randbytes(200_000), [100, 0]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Die in the middle of the first message; send the second at once."""
+        """Send a message, a small one, and the beginning of another, and die; then send the message again."""
         writer.write(b'INFO {"max_payload":1048576,"headers":true}\r\n')
         while line := await reader.readline():
             if line.startswith(b"PING"):
                 writer.write(b"PONG\r\n")
             elif line.startswith(b"SUB"):
-                writer.write(b"MSG x 1 200000\r\n" + payload[: sizes.pop(0)] + b"\r\n"[: 2 * (not sizes)])
+                whole = b"MSG x 1 200000\r\n" + payload + b"\r\n"
+                writer.write(whole + b"MSG x 1 4\r\nlast\r\n" + whole[: sizes.pop(0)])
                 await writer.drain()
                 if sizes:
                     break
@@ -174,11 +175,11 @@ def test_a_message_that_is_cut_off_does_not_disturb_those_after_the_reconnection
         try:
             async with asyncio.timeout(10):
                 await client.subscribe("x", cb=came.put)
-                message = await came.get()
+                messages = [await came.get() for _ in range(4)]
                 await client.close()
         finally:
             server.close()
-        assert message.data == payload
+        assert [each.data for each in messages] == [payload, b"last"] * 2
         assert not sizes
 
     with asyncio.Runner(loop_factory=loop) as runner:
