@@ -158,6 +158,20 @@ def test_an_observer_that_does_not_read_its_connection_delays_no_one(server: Ser
         assert collector.stats().missed == 0
 
 
+def test_nats_can_be_killed_and_restarted(server: Server, observe: Observe) -> None:
+    server.provision(**ASYNC)
+    observer = observe()
+    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    transport.send(fragment(0.0), META).stored.result(10)
+    assert seen_by(observer, 1) == [0.0]
+    server.kill()
+    server.start_again()
+    while not observer._link.client.is_connected:
+        assert observer.receive(0.01) is None
+    transport.send(fragment(1.0), META).stored.result(10)
+    assert seen_by(observer, 1) == [1.0]
+
+
 def test_an_observer_ends_after_the_last_batch_of_a_complete_job(server: Server, observe: Observe) -> None:
     server.provision(**ASYNC)
     observer = observe()
