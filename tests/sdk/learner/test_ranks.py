@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
+import torch
 from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.sdk.batch_sender import Sender
 from tests.sdk.concurrent_calls import at_once, begin
@@ -48,6 +49,10 @@ def test_in_mode_sync_each_rank_gets_its_workers_fragments_of_every_round(connec
         assert one.shape == two.shape == (4, 8)
         versions = {*one["collector", "policy_version"].unique().tolist()}
         assert versions == {*two["collector", "policy_version"].unique().tolist()}
+    ids = [
+        {*torch.cat([each["collector", "traj_ids"] for each in mine], 1).flatten().tolist()} for mine in (leader, other)
+    ]
+    assert not ids[0] & ids[1]
     join_all(workers)
 
 
