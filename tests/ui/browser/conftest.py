@@ -29,7 +29,9 @@ async def browser() -> AsyncIterator[Browser]:
         pytest.skip(ABSENT)
     expect.set_options(timeout=PATIENCE_MS)
     async with async_playwright() as playwright:
-        found = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        # A busy machine can lose an animated scroll.
+        options = ["--no-sandbox", "--disable-smooth-scrolling"]
+        found = await playwright.chromium.launch(executable_path=program, args=options)
         yield found
         await found.close()
 
