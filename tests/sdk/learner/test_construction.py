@@ -34,7 +34,10 @@ def make_env() -> gymnasium.Env[Any, Any]:
         ({"timeout_s": "a"}, r"timeout_s: expected a number of seconds, got 'a'"),
         ({"timeout_s": -1}, r"timeout_s: must be between 0 and 1e\+09 seconds, got -1"),
         ({"rank": "1", "ranks": 2}, r"`rank` is a whole number, not '1': write `rank=int\(\.\.\.\)`"),
-        ({"rank": 2, "ranks": 2}, r"`rank` is one of 0 to 1 when .*, not 2: .* write `rank=dist\.get_rank\(\)"),
+        (
+            {"rank": 2, "ranks": 2},
+            r"`rank` is one of 0 to 1 when `ranks` is 2, not 2: .* write `rank=dist\.get_rank\(\)",
+        ),
         ({"rank": -1, "ranks": 2}, r"`rank` is one of 0 to 1 when `ranks` is 2, not -1"),
         ({"rank": 1}, r"`rank` is 0 when `ranks` is 1, not 1"),
         ({"ranks": 2.0}, r"`ranks` is a whole number, not 2\.0"),
@@ -58,7 +61,10 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"frames_per_batch": 10, "num_envs": 3}, r"10 is not a multiple of the 3 .*`num_envs`.*; write e\.g\. 12"),
+        (
+            {"frames_per_batch": 10, "num_envs": 3},
+            r"10 is not a multiple of the 3 environments of a worker \(`num_envs`\).*; write e\.g\. 12",
+        ),
         ({"frames_per_batch": "10"}, r"frames_per_batch: expected a whole number, got '10'; write 10 without quotes$"),
         ({"frames_per_batch": None}, r"frames_per_batch: expected a whole number, got None; write a value"),
         ({"frames_per_batch": 8.0}, r"frames_per_batch: expected a whole number, got 8\.0; write 8$"),
@@ -88,7 +94,10 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
         ({"env_kwargs": 3}, r"`env_kwargs` must map names to values, not be a int"),
         ({"replay_buffer": 3}, r"`replay_buffer` needs a method extend"),
         ({"postproc": 3}, r"`postproc` must be callable; 3 is not"),
-        ({"policy_factory": 3}, r"policy_factory is called as factory\(observation_space, .*\) or factory\(\)"),
+        (
+            {"policy_factory": 3},
+            r"policy_factory is called as factory\(observation_space, action_space\) or factory\(\)",
+        ),
         ({"policy_factory": lambda space: space}, r"policy_factory is called as .*; <function .*> cannot be"),
         ({"policy_factory": nn.Linear(4, 2)}, r"policy_factory makes a policy, and this nn\.Module is one"),
         ({"policy_factory": print}, r"policy_factory returned None; a policy is an nn\.Module or another callable"),
