@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
+from tests.sdk.batches import assert_same
 from tests.sdk.cluster.kubelet import Kubelet
 
 import rollfleet
@@ -45,9 +46,7 @@ def test_a_cluster_yields_the_batches_of_processes_bit_for_bit(kubelet: Kubelet,
     found = run(cluster=Cluster(namespace=api.namespace, timeout_s=120))
     assert len(expected) == len(found) == 4
     for one, other in zip(expected, found, strict=True):
-        assert set(one.keys(True, True)) == set(other.keys(True, True))
-        for key, value in one.items(True, True):
-            assert torch.equal(value, other[key]), key
+        assert_same(other, one)
     assert api.get(KIND, api.namespace, "make-env") is None
     assert not api.list(KIND, api.namespace).items
 

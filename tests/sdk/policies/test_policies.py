@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
 from tests.job_server import actor_critic
+from tests.sdk.batches import assert_same, several
 from tests.sdk.places import Collect
 from tests.sdk.rollout.recurrent_policy import Recurrent
-from tests.sdk.rollouts import along_time
 from torch import Tensor, nn
 from torch.distributions import Normal
 
@@ -177,16 +176,6 @@ def sampler(observation: Tensor) -> Tensor:
     return torch.randint(2, (len(observation),))
 
 
-def batches(collector: Collector, count: int = 3) -> TensorDict:
-    return along_time([batch.clone() for batch in islice(collector, count)])
-
-
-def same(one: TensorDict, other: TensorDict) -> bool:
-    keys = set(one.keys(True, True))
-    assert keys == set(other.keys(True, True))
-    return all(torch.equal(one[key], other[key]) for key in keys)
-
-
 def test_no_two_environments_are_alike_and_no_two_workers_act_alike(collect: Collect) -> None:
     """48 environments had one seed in stable-baselines#1120; random actions had none in tianshou#1083."""
     batch = next(collect("CartPole-v1", num_envs=8, frames_per_batch=8 * 16 * collect.workers))
@@ -203,19 +192,19 @@ def test_the_learners_own_random_numbers_are_neither_used_nor_changed(here: Call
     for seed in (3, 4):
         torch.manual_seed(seed)
         before = generators()
-        runs.append(batches(here("CartPole-v1", sampler, **SMALL)))
+        runs.append(several(here("CartPole-v1", sampler, **SMALL)))
         assert generators() == before
-    assert same(*runs)
+    assert_same(*runs)
 
 
 def test_set_seed_returns_the_next_seed_and_repeats_the_first_batch_of_a_seed(collect: Collect) -> None:
-    plain = batches(collect("CartPole-v1", sampler, seed=5, **SMALL, **collect.alone))
+    plain = several(collect("CartPole-v1", sampler, seed=5, **SMALL, **collect.alone))
     collector = collect("CartPole-v1", sampler, seed=1, **SMALL, **collect.alone)
     next(collector)
     assert collector.set_seed(5, static_seed=True) == 5
     assert collector.set_seed(5) == 6
     for _ in range(2):  # also if the seed is unchanged
-        after = batches(collector)
+        after = several(collector)
         for key in ("observation", "action", ("next", "reward"), ("next", "done")):
             assert torch.equal(after[key], plain[key]), key
         collector.set_seed(5)

@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from tests.sdk.batches import several
 from tests.sdk.counting import always_0
 from tests.sdk.places import Collect, CollectInProcesses
 from tests.sdk.rollouts import Observing
@@ -64,8 +65,7 @@ def test_frames_do_not_depend_on_where_environments_step(collect: Collect) -> No
         collector = collect(
             "CartPole-v1", always_0, num_envs=4, frames_per_batch=200, seed=3, **options, **collect.alone
         )
-        whole: Any = torch.cat([batch.clone() for batch in islice(collector, 2)], dim=1)
-        found.append(whole)
+        found.append(several(collector, 2))
     for other in found[1:]:
         for key in ("observation", ("next", "observation"), ("next", "reward"), ("next", "done"), TRAJECTORY):
             assert torch.equal(found[0][key], other[key]), key

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from tensordict import TensorDict
 from tests.api.job_data import job_data
 from tests.job_server import Connect, Server, actor_critic
+from tests.sdk.batches import assert_same
 from tests.sdk.nats.numbered_batches import ASYNC, META, SYNC, fragment, of, publish
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
@@ -49,16 +49,6 @@ def record(server: Server) -> Iterator[StartRecorder]:
         yield record
 
 
-def assert_same(recorded: TensorDict, learned: TensorDict) -> None:
-    assert recorded.shape == learned.shape
-    assert recorded.names == learned.names
-    mine, theirs = dict(recorded.items(True, True)), dict(learned.items(True, True))
-    assert mine.keys() == theirs.keys()
-    for key, value in theirs.items():
-        assert mine[key].dtype == value.dtype
-        assert torch.equal(mine[key], value), key
-
-
 @pytest.mark.parametrize("spec", [SYNC | STEP_COUNT, ASYNC | STEP_COUNT], ids=["sync", "async"])
 def test_a_recording_equals_the_learners_batches(
     spec: dict[str, Any], tmp_path: Path, server: Server, connect: Connect, record: StartRecorder
@@ -80,7 +70,9 @@ def test_a_recording_equals_the_learners_batches(
     by_content = {batch["observation"].numpy().tobytes(): batch for batch in recorded}
     assert len(by_content) == len(recorded)
     for batch in learned:
-        assert_same(by_content[batch["observation"].numpy().tobytes()], batch)
+        twin = by_content[batch["observation"].numpy().tobytes()]
+        assert (twin.shape, twin.names) == (batch.shape, batch.names)
+        assert_same(twin, batch)
     counts = recorder.counts()
     assert (counts.missed, counts.corrupt) == (0, 0)
     assert counts.batches == len(list(recording.arrivals()))

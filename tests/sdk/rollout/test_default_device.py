@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from tests.job_server import actor_critic
+from tests.sdk.batches import assert_same
 from tests.sdk.places import Collect
 from tests.sdk.rollout.recurrent_policy import Recurrent
 
@@ -57,9 +58,7 @@ def test_batches_are_the_same(collect: Collect, policy: Callable[[], Any], keywo
     with default_device("meta"):
         found = list_of(collect("CartPole-v1", built, **SMALL | collect.alone | keywords))
     for mine, theirs in zip(found, expected, strict=True):
-        assert set(mine.keys(True, True)) == set(theirs.keys(True, True))
-        for key, value in theirs.items(True, True):
-            assert torch.equal(mine[key], value), key
+        assert_same(mine, theirs)
 
 
 def list_of(collector: Collector) -> list[TensorDict]:

@@ -1,6 +1,5 @@
 """What users' code was given stays as it was: observations that a policy keeps, actions that an environment keeps."""
 
-from itertools import islice
 from typing import Any
 
 import gymnasium
@@ -8,18 +7,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
+from tests.sdk.batches import several
 from tests.sdk.places import Collect
 from tests.sdk.rollouts import Observing
 from torch import Tensor, nn
 
-from rollfleet import ActorCritic, Collector
+from rollfleet import ActorCritic
 
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
-
-
-def two_batches(collector: Collector) -> Any:
-    """Return a row of frames for each environment."""
-    return torch.cat([batch.clone() for batch in islice(collector, 2)], 1)
 
 
 class Drifting(Observing):
@@ -54,7 +49,7 @@ class Difference:
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_a_policy_may_keep_its_observations(collect: Collect, vectorization: str, as_dict: bool) -> None:
     keywords = SMALL | {"frames_per_batch": 48, "vectorization": vectorization} | collect.alone
-    rows = two_batches(collect(lambda: Drifting(as_dict), Difference(), **keywords))
+    rows = several(collect(lambda: Drifting(as_dict), Difference(), **keywords), 2)
     at = rows["at"] if as_dict else rows["observation"]
     assert torch.equal(rows["action"][:, 1:], (at[:, 1:] - at[:, :-1])[:, :, :2])
 
@@ -82,7 +77,7 @@ def test_an_environment_may_keep_its_actions(collect: Collect, vectorization: st
     if plain:
         policy = nn.Sequential(nn.Linear(3, 2), nn.Tanh())
     keywords = SMALL | {"frames_per_batch": 2 * 70 * collect.workers, "vectorization": vectorization}
-    rows = two_batches(collect(Keeping, policy, **keywords))
+    rows = several(collect(Keeping, policy, **keywords), 2)
     expected = rows["action"].sum(-1).double().cumsum(1)
     torch.testing.assert_close(rows["next", "reward"].squeeze(-1).double(), expected, atol=1e-4, rtol=1e-4)
 

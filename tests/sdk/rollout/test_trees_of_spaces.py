@@ -1,32 +1,20 @@
 """Nested spaces, images and hidden states: every transport gives the same batch as this process."""
 
-from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, MultiDiscrete
-from tensordict import TensorDict
+from tests.sdk.batches import assert_same, several
 from tests.sdk.places import Collect
 from tests.sdk.rollout.recurrent_policy import Recurrent
 from tests.sdk.rollout.robot import ACTIONS, Robot
-from tests.sdk.rollouts import Observing, along_time
+from tests.sdk.rollouts import Observing
 
 from rollfleet import ActorCritic, Collector
 from rollfleet.policies.random_policy import RandomPolicy
 
 SMALL: dict[str, Any] = {"num_envs": 2, "seed": 4}
-
-
-def several(collector: Collector, count: int = 3) -> TensorDict:
-    return along_time([batch.clone() for batch in islice(collector, count)])
-
-
-def assert_same(found: TensorDict, expected: TensorDict) -> None:
-    assert set(found.keys(True, True)) == set(expected.keys(True, True))
-    for key, value in expected.items(True, True):
-        assert found[key].dtype == value.dtype, key
-        assert torch.equal(found[key], value), key
 
 
 def test_random_actions_of_a_tree_are_those_of_this_process(collect: Collect) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
+from tests.sdk.batches import assert_same
 from tests.sdk.places import Collect
 from tests.sdk.plain_loops import Columns, assert_same_frames, plain_loop
 from tests.sdk.rollouts import towards_fall
@@ -45,12 +46,6 @@ def test_observations_rewards_and_flags_are_those_of_a_plain_loop(collect: Colle
     assert (whole["next", "done"].sum(1) > 150).all()
 
 
-def assert_equal(one: TensorDict, other: TensorDict) -> None:
-    assert set(one.keys(True, True)) == set(other.keys(True, True))
-    for key, value in one.items(True, True):
-        assert torch.equal(value, other[key]), key
-
-
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_one_seed_gives_the_same_batches_bit_for_bit_in_every_place(collect: Collect, env_id: str) -> None:
     """A policy that samples, after some random frames; its weights change at each batch."""
@@ -72,11 +67,11 @@ def test_one_seed_gives_the_same_batches_bit_for_bit_in_every_place(collect: Col
     place = {} if collect.workers == 1 else {"workers": 1}
     found = run(collect, **place)
     for one, other in zip(expected, found, strict=True):
-        assert_equal(one, other)
+        assert_same(one, other)
 
 
 def test_two_runs_of_several_workers_are_the_same_in_every_place(apart: Collect, processes: Collect) -> None:
     """The policy draws no random numbers: the workers over NATS are threads here, and share torch's generators."""
     keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 160, "total_frames": 800, "seed": SEED}
     runs: Any = [torch.cat(list(make("CartPole-v1", towards_fall, **keywords)), dim=1) for make in (apart, processes)]
-    assert_equal(*runs)
+    assert_same(*runs)
