@@ -65,14 +65,16 @@ class Installation:
 
     def remove_pod(self, name: str) -> None:
         self._api.delete("Pod", self.namespace, name)
-        for node in self._nodes:
-            node.cut()
+        self._stop_nodes()
 
     def clear(self) -> None:
         for operator in self._operators:
             operator.stop()
-        for node in self._nodes:
-            node.stop()
+        self._stop_nodes()
+
+    def _stop_nodes(self) -> None:
+        while self._nodes:
+            self._nodes.pop().stop()
 
 
 @pytest.fixture
