@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torchrl.envs import EnvBase, TransformedEnv
+from torchrl.envs import EnvBase, ParallelEnv, TransformedEnv
 from torchrl.envs.batched_envs import BatchedEnvBase
 
 from rollfleet.envs.torchrl_env import KEEPS_SEEDS, with_transforms
@@ -42,6 +42,16 @@ def prepared(
     env = with_transforms(env, {"max_frames_per_traj": max_frames}, policy)
     vars(env)[KEEPS_SEEDS] = True
     return env
+
+
+def without_processes(env: Any) -> None:
+    """End the processes of a `ParallelEnv`, so that it can be sent; its next use starts new ones."""
+    while isinstance(env, TransformedEnv):
+        env = env.base_env
+    if isinstance(env, ParallelEnv):
+        if not env.is_closed:
+            env.close()
+        vars(env).pop("_shm_done_flags", None)  # memory of the ended processes, which TorchRL keeps
 
 
 def each_of(value: Any, count: int, name: str) -> list[Any]:

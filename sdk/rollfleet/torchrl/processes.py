@@ -16,7 +16,7 @@ from rollfleet.processes.settings import Processes
 from rollfleet.torchrl.arguments import PLACE, elsewhere
 from rollfleet.torchrl.batches import BatchShape
 from rollfleet.torchrl.collecting import FleetCollector
-from rollfleet.torchrl.environments import DEVICES, device_of, each_of, listed, prepared
+from rollfleet.torchrl.environments import DEVICES, device_of, each_of, listed, prepared, without_processes
 from rollfleet.torchrl.policies import acting, made, with_spec, without_weights
 from rollfleet_api.collection import CatResults
 
@@ -51,6 +51,8 @@ class WorkersCollector(FleetCollector):
             for index, (own, device) in enumerate(zip(kwargs, self.env_device, strict=True))
         ]
         sizes = self._look(envs[0], self.storing_device[0], given)
+        for make in makes:
+            without_processes(make)
         shape = self._shape_of(given, sizes)
         num_envs = sizes.numel()
         acts = {name: given.get(name) for name in ("trust_policy", "compile_policy", "cudagraph_policy")}

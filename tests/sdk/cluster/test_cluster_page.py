@@ -65,16 +65,14 @@ class Installation:
 
     def remove_pod(self, name: str) -> None:
         self._api.delete("Pod", self.namespace, name)
-        self._stop_nodes()
+        while self._nodes:
+            self._nodes.pop().stop()
 
     def clear(self) -> None:
         for operator in self._operators:
             operator.stop()
-        self._stop_nodes()
-
-    def _stop_nodes(self) -> None:
-        while self._nodes:
-            self._nodes.pop().stop()
+        for node in self._nodes:
+            node.stop()
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import cloudpickle  # type: ignore[import-untyped]
 import pytest
 import torch
 from tensordict import TensorDict
 from tests.sdk.torchrl.programs import constant, pendulum, running, two_pendulums
 from torchrl.data import LazyTensorStorage, ReplayBuffer
+from torchrl.envs import ParallelEnv
 
 from rollfleet.torchrl import (
     Collector,
@@ -41,6 +43,14 @@ def test_cat_results_joins_the_batches_of_workers(
 def test_a_batch_of_an_async_collector_is_of_one_worker() -> None:
     with running(MultiAsyncCollector([pendulum] * 2, frames_per_batch=10, total_frames=40)) as collector:
         assert [tuple(batch.shape) for batch in collector] == [(10,)] * 4
+
+
+def test_an_environment_whose_processes_run_can_be_sent() -> None:
+    env = ParallelEnv(2, pendulum)
+    env.set_seed(0)
+    with running(MultiSyncCollector([env] * 2, frames_per_batch=8, total_frames=8)) as collector:
+        assert [tuple(batch.shape) for batch in collector] == [(2, 2, 2)]
+        cloudpickle.dumps(env)  # as to a new interpreter
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -118,9 +128,8 @@ def test_a_list_of_the_states_of_workers_is_loaded() -> None:
 
 def test_each_workers_batch_is_written_into_the_replay_buffer() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(100))
-    with running(
-        MultiSyncCollector([pendulum] * 2, frames_per_batch=20, total_frames=40, replay_buffer=buffer)
-    ) as collector:
+    sync = MultiSyncCollector([pendulum] * 2, frames_per_batch=20, total_frames=40, replay_buffer=buffer)
+    with running(sync) as collector:
         assert list(collector) == [None, None]
     assert buffer.write_count == 40
 
@@ -131,10 +140,8 @@ def test_an_error_of_an_environment_is_a_runtime_error_with_its_traceback() -> N
         env.base_env._step = None
         return env
 
-    with (
-        running(MultiSyncCollector([broken], frames_per_batch=10)) as collector,
-        pytest.raises(RuntimeError, match="NoneType"),
-    ):
+    sync = MultiSyncCollector([broken], frames_per_batch=10)
+    with running(sync) as collector, pytest.raises(RuntimeError, match="NoneType"):
         next(iter(collector))
 
 
