@@ -49,8 +49,7 @@ def without_processes(env: Any) -> None:
     while isinstance(env, TransformedEnv):
         env = env.base_env
     if isinstance(env, ParallelEnv):
-        if not env.is_closed:
-            env.close()
+        env.close(raise_if_closed=False)
         vars(env).pop("_shm_done_flags", None)  # memory of the ended processes, which TorchRL keeps
 
 

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict
 from tests.sdk.torchrl.programs import constant, pendulum, running, two_pendulums
 from torchrl.data import LazyTensorStorage, ReplayBuffer
-from torchrl.envs import ParallelEnv
+from torchrl.envs import ParallelEnv, RewardSum, TransformedEnv
 
 from rollfleet.torchrl import (
     Collector,
@@ -46,7 +46,7 @@ def test_a_batch_of_an_async_collector_is_of_one_worker() -> None:
 
 
 def test_an_environment_whose_processes_run_can_be_sent() -> None:
-    env = ParallelEnv(2, pendulum)
+    env = TransformedEnv(ParallelEnv(2, pendulum), RewardSum())
     env.set_seed(0)
     with running(MultiSyncCollector([env] * 2, frames_per_batch=8, total_frames=8)) as collector:
         assert [tuple(batch.shape) for batch in collector] == [(2, 2, 2)]
