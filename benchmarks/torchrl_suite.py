@@ -95,8 +95,7 @@ class Suite:
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Begin a test."""
-        test = _name(item.nodeid)
-        self._now = test
+        self._now = test = _name(item.nodeid)
         private = self._private.reads(test.partition("[")[0])
         self.tests[test] = {"outcome": "passed", "makes": False, "private": private, "why": ""}
 
@@ -116,7 +115,6 @@ class Suite:
             why = next((line for line in reversed(lines) if line.strip()), "")
             test |= {"outcome": report.outcome, "why": why[:400]}
             print(f"\n{report.outcome} {_name(report.nodeid)}: {test['why'][:200]}", flush=True)
-            test["trace"] = "\n".join(lines[-60:]) if report.outcome == "failed" else ""
 
 
 def _name(nodeid: str) -> str:
@@ -157,10 +155,8 @@ def main() -> None:
         if test["outcome"] == "passed" and test["makes"] and not test["private"]
     }
     outcomes = Counter(suite.tests.get(name, {"outcome": "not run"})["outcome"] for name in counted)
-    print(
-        dict(outcomes),
-        f"of the {len(counted)} that pass with TorchRL's classes, make a collector, read nothing private",
-    )
+    rule = "pass with TorchRL's classes, make a collector, read nothing private"
+    print(dict(outcomes), f"of the {len(counted)} that {rule}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,37 @@
+"""Frames a second of a program that iterates over a collector of TorchRL's, training included, for 40 s.
+
+    python benchmarks/torchrl_programs.py [--theirs] [--skip 2] [--workers 2] PROGRAM [ARGUMENT ...]
+
+The time begins after `--skip` batches. `--theirs` keeps TorchRL's own collectors.
+"""
+
+import argparse
+import sys
+import time
+from typing import Any
+
+from torchrl.collectors import BaseCollector
+
+from rollfleet.torchrl import collecting, program
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--theirs", action="store_true")
+    parser.add_argument("--skip", type=int, default=2)
+    options, sys.argv[1:] = parser.parse_known_args()
+    measured: Any = BaseCollector if options.theirs else collecting.FleetCollector
+
+    def _timed(self: Any, iterate: Any = measured.__iter__) -> Any:
+        for number, batch in enumerate(iterate(self), 1):
+            if number <= options.skip:
+                began_s, frames = time.monotonic(), 0
+            else:
+                frames += batch.numel()
+                if (lasted_s := time.monotonic() - began_s) > 40:
+                    sys.exit(f"{frames / lasted_s:.1f} frames/s")
+            yield batch
+
+    measured.__iter__ = _timed
+    if options.theirs:
+        program.install = lambda: None
+    program.main()
