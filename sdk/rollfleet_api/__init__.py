@@ -3,8 +3,8 @@
 - `job` is a CollectorJob, of the parts `env`, `policy`, `collection`, `placement` and `evaluation`; `fields` and
   `quantity` build them. `documents` reads YAML, `validation` explains mistakes.
 - `subjects` names a job's messages on NATS, `streams` stores them, `permissions` says which role may send which.
-- `messages` are the small ones, such as heartbeats; `status` is what the operator makes of them (`reported`,
-  `frame_rate`).
+- `messages` are the small ones, such as heartbeats; `versions` number the weights.
+- `status` is what the operator makes of heartbeats (`reported`, `frame_rate`).
 - `kinds` and `kubernetes_names` are the paths, labels and names of objects in a cluster.
 - `address` is where a process finds its job, `exit_codes` are the ends of a worker, `ranks` divide workers.
 

@@ -282,5 +282,6 @@ class StragglersSpec(Model):
         default=1.0,
         gt=0,
         le=1,
-        description="Fraction of workers that completes a `Sync` batch. The others stop at their next step. 1: all.",
+        description="Fraction of workers that completes a `Sync` batch, rounded down to whole workers: 0.9 of 3 is 2. "
+        "The others stop at their next step. 1: all.",
     )

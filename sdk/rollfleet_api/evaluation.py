@@ -4,6 +4,7 @@ from pydantic import Field
 
 from rollfleet_api.collection import Exploration
 from rollfleet_api.fields import MAX_COUNT, Model
+from rollfleet_api.versions import count_of
 
 MAX_EVALUATION_WORKERS = 1024
 
@@ -45,5 +46,5 @@ class EvaluationSpec(Model):
 
     def worker_of(self, version: int) -> int | None:
         """Return the index of the evaluation worker that evaluates a version; None: no one does."""
-        turn, rest = divmod(version, self.every)
+        turn, rest = divmod(count_of(version), self.every)
         return turn % self.workers if version and not rest else None

@@ -97,7 +97,8 @@ class Control:
         phase: Collect; pause until the next control; or leave, because the job is complete.
         round: The current round: each worker collects one batch for each round. Always 0 in async mode.
         closed: Rounds up to this one need no more frames: a worker that collects for one stops at its next step.
-        version: The oldest version of the weights to collect with; 0: the policy has no weights, or none were sent.
+        version: The oldest version of the weights to collect with (see `versions`); 0: the policy has no weights, or
+            none were sent.
         some: Pairs of a worker and a version: workers that were sent a newer version than the others.
         random_actions: Whether to take random actions (the first `init_random_frames` of a job).
         seed: The seed that the learner set; None: it has set none.
@@ -107,8 +108,6 @@ class Control:
             episodes.
         origin: Added to workers' incarnations when ids and seeds are derived from them, so that a restored run
             continues the count.
-        resumed: The version that this session continues from. A later one is this learner's own: an earlier learner,
-            not yet aware of its successor, may have sent other weights under the same number.
         steps: T of this round in sync mode, which depends on the number of its workers; 0: as in the job.
         own_weights: The learner has no policy and sends weights only on request: until then, workers use the policy as
             its factory made it.
@@ -127,7 +126,6 @@ class Control:
     seeding: Count = 0
     interrupts: Count = 0
     origin: Count = 0
-    resumed: Count = 2**63 - 1
     steps: Count = 0
     own_weights: bool = False
     call: Call | None = None
@@ -168,9 +166,9 @@ class BatchMeta:
     """The description of a batch, besides its tensors and its identity.
 
     Attributes:
-        session: Session of the learner that asked for it; in async mode, of the one that sent the weights.
+        session: Session of the learner that asked for it.
         round: Its round (0 in async mode).
-        version: Version of the weights in every frame.
+        version: Version of the weights in every frame; see `versions`.
         frames: Number of frames.
     """
 
@@ -195,16 +193,13 @@ class Manifest:
     """A complete version of the weights. It is published after the bytes, so that no reader sees an incomplete version.
 
     Attributes:
-        session: The learner's session. A later session's version is newer, whatever its number: the next learner may
-            not know the numbers of the last one.
-        version: Number of the version, from 1.
+        version: Number of the version; see `versions`.
         parameters: The tensors in the bytes, in this order, each at a multiple of 16 bytes.
         total_bytes: Size of all chunks.
         chunks: Number of chunks.
         checksum: xxh3 (64 bit) of all bytes, in hexadecimal.
     """
 
-    session: Count
     version: Annotated[int, Field(ge=1, le=2**63 - 1)]
     parameters: tuple[Parameter, ...]
     total_bytes: Count
@@ -217,7 +212,7 @@ class WorkerStatus:
     """A worker's heartbeat, once a second and whenever its state or version changes. The sender sets the time.
 
     Attributes:
-        version: The version of the weights in use; 0: none yet.
+        version: The count of the version of the weights in use; 0: none yet.
         frames: Frames collected by this incarnation.
         batches: Batches published by this incarnation.
         frames_per_second: Frames per second in the last batch.
@@ -259,6 +254,7 @@ class Evaluation:
     """The result of whole episodes on one version of the weights.
 
     Attributes:
+        version: The count of the version.
         episodes: Number of episodes.
         mean_return: Mean of the episodes' returns.
         min_return: Smallest of them.
@@ -283,8 +279,8 @@ class LearnerStatus:
     """The learner's heartbeat, once a second.
 
     Attributes:
-        version: The newest published version; 0: none yet.
-        applied_version: The oldest version that a present worker uses.
+        version: The count of the newest published version; 0: none yet.
+        applied_version: The count of the oldest version that a present worker uses.
         frames: Frames returned to the learner's loop.
         batches: Batches returned to the learner's loop.
         dropped: Batches that were collected but not returned: too old, repeated, dropped from a full stream, lost.

@@ -57,7 +57,7 @@ KINDS = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__
 
 LEASE = Lease(incarnation=3, host="a", pid=7)
 WEIGHT = Parameter(model="policy", name="weight", dtype="float32", shape=(2, 3))
-MANIFEST = Manifest(session=1, version=1, parameters=(WEIGHT,), total_bytes=32, chunks=2, checksum="00")
+MANIFEST = Manifest(version=1, parameters=(WEIGHT,), total_bytes=32, chunks=2, checksum="00")
 EXAMPLES: dict[type, Any] = {kind: find(values(kind), lambda _: True) for kind in MESSAGES}
 """The simplest message of each type."""
 

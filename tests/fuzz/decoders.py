@@ -118,7 +118,7 @@ def write_seeds(folder: Path) -> None:
     stacks = [_stacks(last=last) for last in (False, True)]
     identity = Identity(worker=1, incarnation=0, sequence=2)
     data = memoryview(bytes(range(100)))
-    manifest = manifest_of(1, 1, (), data, max_chunk_bytes=64)
+    manifest = manifest_of(1, (), data, max_chunk_bytes=64)
     job = parse_job(job_data({"name": "test"}, policy={"random": {}}))
     learner = LearnerStatus(session=1, version=1, applied_version=1, frames=1, batches=1, mean_return=1.0)
     seeds = {

@@ -8,6 +8,7 @@ from collections.abc import Set
 from rollfleet.learner.duplicates import DuplicateFilter
 from rollfleet.transports.learner_side import Arrival
 from rollfleet_api.messages import WorkerStatus
+from rollfleet_api.versions import count_of
 
 
 class Round:
@@ -118,7 +119,7 @@ class Admission:
         Args:
             arrival: A batch as it came.
             version: The newest that was sent to its worker.
-            replaced: Whether another learner's weights of that number acted.
+            replaced: Whether weights of an earlier learner acted that have the count of others of this one.
             to: The open round, which decides alone whether a batch is too old; None: batches belong to no round here.
         """
         of = (arrival.worker, arrival.incarnation, arrival.sequence)
@@ -127,7 +128,8 @@ class Admission:
             return False
         if to is not None:
             return self._admit_to(to, arrival)
-        if replaced or (version - arrival.meta.version > self.max_lag and arrival.meta.version > 0):
+        lag = count_of(version) - count_of(arrival.meta.version)
+        if replaced or (lag > self.max_lag and arrival.meta.version > 0):
             self.stale += 1
             return False
         return True

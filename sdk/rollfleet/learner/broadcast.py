@@ -1,6 +1,7 @@
 """Numbers the versions of a learner's weights, and hands them to the transport, which copies them."""
 
 import logging
+import math
 import threading
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from rollfleet.schemes import Layout, WeightScheme
 from rollfleet.transports.learner_side import Transport
 from rollfleet.weights.layout import State, WeightLayout
 from rollfleet.weights.models import models_of
+from rollfleet_api.versions import count_of, version_of
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +27,10 @@ class Broadcaster:
         transport: The learner's side of a transport.
         policy: The policy that is sent by default; None: no policy.
         scheme: Which weights travel, and in which form.
-        version: The newest version that was ever sent for this job.
         acts: Whether `policy` is the very object that collects: other weights are loaded into it, and none are sent.
 
     Attributes:
-        version: The newest version that was sent; 0: none yet.
+        version: The count of the newest version that was sent; 0: none yet.
         has_policy: Whether there is a policy with weights.
         lock: Held while versions are numbered and control is sent: a background fill does so on its own thread.
 
@@ -37,39 +38,33 @@ class Broadcaster:
         WeightMismatch: `policy` has weights in a form that cannot be sent.
     """
 
-    def __init__(
-        self, transport: Transport, policy: Any, *, scheme: WeightScheme, version: int, acts: bool = False
-    ) -> None:
+    def __init__(self, transport: Transport, policy: Any, *, scheme: WeightScheme, acts: bool = False) -> None:
         self._transport, self._policy, self._scheme, self._acts = transport, policy, scheme, acts
-        self._leader = transport.leader
+        self._leader, resumed = transport.leader, transport.resumed
         self._layout: Layout | None = None
         self._last: Tensor | None = None  # the bytes sent last; of a policy of several models
-        self._for_some: dict[int, int] = {}  # worker -> the newest version sent to it alone
-        self._for_all = self._resumed = version
+        self._targets: dict[int | None, int] = {None: resumed.target}  # by worker; None: of all others
+        self._session, self.version = resumed.session, resumed.version
+        self._first = 0  # the first version of this learner; 0: none yet
+        self._due = not resumed.target  # whatever the interval is
+        self._batches = math.inf  # yielded since this learner's last version for all workers
         self.lock = threading.RLock()
-        self._batches: int | None = None  # yielded since the last version; None: no version was sent yet
-        self.version = version
         self.has_policy = policy is not None and any(scheme.select(policy).values())
 
-    def meant_for(self, worker: int) -> int:
-        """Return the newest version that was sent to this worker; 0: none."""
-        return max(self._for_all, self._for_some.get(worker, 0))
+    def target(self, worker: int | None = None) -> int:
+        """Return the newest version that was sent to this worker, None: to all workers; 0: none."""
+        return self._targets.get(worker, self._targets[None])
 
     @property
-    def meant_for_all(self) -> int:
-        """The newest version that was sent to all workers; 0: none."""
-        return self._for_all
-
-    @property
-    def meant_for_some(self) -> tuple[tuple[int, int], ...]:
+    def single_targets(self) -> tuple[tuple[int, int], ...]:
         """Workers that have a newer version than all others, and that version."""
-        return tuple(sorted((worker, version) for worker, version in self._for_some.items() if version > self._for_all))
+        return tuple(sorted((worker, version) for worker, version in self._targets.items() if worker is not None))
 
     def follow(self) -> int:
-        """On ranks other than 0, take over the versions that rank 0 has sent. Returns the newest version."""
+        """On ranks other than 0, take over the versions that rank 0 has sent. Returns the newest one's count."""
         if self._leader is not None and (control := self._leader.control) is not None:
-            self._for_all, self._for_some = control.version, dict(control.some)
-            self.version = max(control.version, *self._for_some.values(), 0)
+            self._targets = {None: control.version, **dict(control.some)}
+            self.version = count_of(max(self._targets.values()))
         return self.version
 
     def select(self, policy: Any) -> dict[str, State]:
@@ -77,30 +72,23 @@ class Broadcaster:
         return self._scheme.select(policy)
 
     def is_due(self, interval: int) -> bool:
-        """Whether the policy is due: after this many batches.
+        """Whether the policy is due: after this many batches; once for any number, 0 included.
 
-        With interval 0 it is due once: workers cannot act before the first version.
+        That is before all workers have a version, and after `continue_from`.
         """
         if not self.has_policy or self._leader is not None:
             return False
-        if not interval:
-            return self.version == 0
-        return self._batches is None or self._batches >= interval
+        return self._due or 0 < interval <= self._batches
 
     def count_batch(self) -> None:
         """Count a batch that was yielded."""
-        if self._batches is not None:
-            self._batches += 1
+        self._batches += 1
 
-    def has_sent(self, version: int) -> bool:
-        """Whether this learner itself has sent a version, to whichever workers."""
-        return self._resumed < version <= max(self._for_all, *self._for_some.values(), 0)
-
-    def pass_over(self, version: int) -> None:
-        """Number the next version after this one, which an earlier learner has sent."""
-        if self._leader is None:
-            with self.lock:
-                self.version = max(self.version, version)
+    def has_replaced(self, version: int) -> bool:
+        """Whether the count of this version, an earlier learner's, is that of own weights; count on after it if not."""
+        with self.lock:
+            self.version = max(self.version, count_of(version))
+            return version < self._first and count_of(version) >= count_of(self._first)
 
     def continue_from(self, version: int) -> None:
         """Continue after this version, if it is newer than the present one. The policy is due."""
@@ -115,8 +103,7 @@ class Broadcaster:
                 self.version - version,
                 self.version + 1,
             )
-        self.version = max(self.version, version)
-        self._batches = None
+        self.version, self._due = max(self.version, version), True
 
     def send(
         self,
@@ -124,7 +111,9 @@ class Broadcaster:
         *,
         workers: Collection[int] | None = None,
     ) -> int:
-        """Send a copy of the weights. Returns its version at once, while the transport still sends.
+        """Send a copy of the weights. Returns the count of its version at once, while the transport still sends.
+
+        A policy that is due whatever the interval is goes to all workers before weights for some.
 
         Ranks other than 0 send nothing, and return the newest version that rank 0 has sent.
 
@@ -146,19 +135,21 @@ class Broadcaster:
             return self._send(models, workers)
 
     def _send(self, models: Mapping[str, State] | None, workers: Collection[int] | None) -> int:
-        version = self.version + 1
+        if workers is not None and self._due and self.has_policy:
+            self._send(None, None)
+        version = version_of(self._session, self.version + 1)
         if not self._acts:
             self._hand_over(version, self._whole(models), None if workers is None else frozenset(workers))
         elif models is not None:
             self._load(models)
         elif not self.has_policy:
             raise NoWeights(NOTHING)
-        self.version, self._batches = version, 0
+        self.version, self._first = count_of(version), self._first or version
         if workers is None:
-            self._for_all = version
+            self._targets, self._due, self._batches = {None: version}, False, 0
         else:
-            self._for_some |= dict.fromkeys(workers, version)
-        return version
+            self._targets |= dict.fromkeys(workers, version)
+        return self.version
 
     def _hand_over(self, version: int, models: Mapping[str, State], workers: frozenset[int] | None) -> None:
         if self._layout is None:

@@ -63,8 +63,8 @@ class Director:
             session=self._transport.resumed.session,
             phase=self.phase,
             round=run_state.round if self._sync else 0,
-            version=self._weights.meant_for_all,
-            some=self._weights.meant_for_some,
+            version=self._weights.target(),
+            some=self._weights.single_targets,
             # No worker collects for the last round of the session before.
             closed=(run_state.closed if self.has_opened else run_state.round) if self._sync else 0,
             random_actions=self._frames() < self.job.spec.collect.init_random_frames,
@@ -73,7 +73,6 @@ class Director:
             seeding=run_state.seeding,
             interrupts=run_state.interrupts,
             origin=run_state.origin,
-            resumed=self._transport.resumed.version,
             steps=self.steps,
             own_weights=not self._weights.has_policy,
             call=self._call,

@@ -150,8 +150,8 @@ def gatherer_over(
 
     `policy` is sent by default; None: no policy. `acts`: it is the very object that collects.
     """
-    scheme, version = options.weight_scheme or scheme_of(job.spec.weights), transport.resumed.version
-    weights = Broadcaster(transport, policy, scheme=scheme, version=version, acts=acts)
+    scheme = options.weight_scheme or scheme_of(job.spec.weights)
+    weights = Broadcaster(transport, policy, scheme=scheme, acts=acts)
     gatherer = Gatherer if transport.rank.leads else Follower
     return weights, gatherer(transport, job, weights, tally, manual=options.acknowledge == MANUAL)
 

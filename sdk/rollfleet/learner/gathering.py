@@ -14,6 +14,7 @@ from rollfleet.system.interrupts import interruptible, uninterrupted
 from rollfleet.transports.learner_side import Arrival, PeerTotals, Transport
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState
+from rollfleet_api.versions import count_of
 
 CHECK_WORKERS_S = 1.0  # between two checks of the workers' states
 CTRL_C_S = 0.1  # until Ctrl-C ends a wait
@@ -145,7 +146,8 @@ class Gatherer:
             self.admission.hear(status)
             if status.state is WorkerState.FAILED and status.fatal:
                 raise WorkerFailed(worker, status.error or "no reason given")
-            if status.state is WorkerState.WAITING_FOR_WEIGHTS and self._weights.version == 0 and self._rank.leads:
+            waits = status.state is WorkerState.WAITING_FOR_WEIGHTS and not self._weights.target(worker)
+            if waits and self._rank.leads and not self._weights.is_due(self.director.job.spec.weights.interval):
                 raise NoWeights(
                     f"worker {worker} waits for weights, and none were sent: call update_policy_weights_() before "
                     f"iterating, or pass `policy=`"
@@ -191,7 +193,7 @@ class Gatherer:
 
     def _behind(self, version: int) -> set[int]:
         """Return the members that this version was sent to, and that have an older one."""
-        sent_to = {worker for worker in self._transport.members() if self._weights.meant_for(worker) >= version}
+        sent_to = {each for each in self._transport.members() if count_of(self._weights.target(each)) >= version}
         return sent_to - {worker for worker, status in self._transport.workers().items() if status.version >= version}
 
     def _gather_round(self) -> list[Arrival]:
@@ -293,9 +295,8 @@ class Gatherer:
                 if (left_s := left_s - wait_s) <= 0 or self.director.phase is LearnerPhase.COMPLETE:
                     return None
                 continue
-            version = self._weights.meant_for(arrival.worker)
-            self._weights.pass_over(arrival.meta.version)
-            replaced = arrival.meta.session < self._session and self._weights.has_sent(arrival.meta.version)
+            version = self._weights.target(arrival.worker)
+            replaced = self._weights.has_replaced(arrival.meta.version)
             if self.admission.admit(arrival, version=version, replaced=replaced, to=self._round):
                 return arrival
             self._transport.take(arrival)

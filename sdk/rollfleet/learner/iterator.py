@@ -145,7 +145,7 @@ class BatchIterator(IterableDataset[Any]):
                 the policy's `state_dict`. None: the collector's own policy.
             weights: The same, as a dict or a TensorDict.
             policy: The same, as a module.
-            worker_ids: The workers that get them. None: all.
+            worker_ids: The workers that get them, until weights go to all again. None: all.
             model_id: The one model of the policy that they belong to (see `rollfleet.weights.models`). The other
                 models keep the weights sent last.
             weights_dict: Weights of several models by name, in one version: a worker never uses half of them.

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from rollfleet.arguments import plain, shown, true_or_false, whole_number
 from rollfleet.errors import JobInvalid
+from rollfleet_api.versions import MAX_VERSIONS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,7 +78,8 @@ def _numbers(values: object, name: str) -> list[Any]:
 
 
 _CHECKS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
-    **dict.fromkeys(("version", "frames", "batches", "round", "seeding", "origin"), whole_number),
+    "version": partial(whole_number, most=MAX_VERSIONS - 1),  # the next one needs a number
+    **dict.fromkeys(("frames", "batches", "round", "seeding", "origin"), whole_number),
     "seed": _seed,
     "static_seed": true_or_false,
     "episode_returns": _numbers,

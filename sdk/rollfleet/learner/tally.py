@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollfleet.transports.learner_side import Arrival
+from rollfleet_api.versions import count_of
 
 EPISODES = 100  # in `mean_return`
 
@@ -35,11 +36,11 @@ class Tally:
     episode_lengths: deque[int] = field(default_factory=lambda: deque(maxlen=EPISODES))
 
     def add(self, arrivals: Sequence[Arrival], *, newest: int) -> None:
-        """Count one batch of these arrivals. `newest` is the newest version at that time."""
+        """Count one batch of these arrivals. `newest` is the count of the newest version at that time."""
         for arrival in arrivals:
             self.frames += arrival.meta.frames
             self.nbytes += arrival.nbytes
-            self.lag = max(0, newest - arrival.meta.version)
+            self.lag = max(0, newest - count_of(arrival.meta.version))
             self.episodes += len(arrival.episode_returns)
             self.episode_returns.extend(arrival.episode_returns.tolist())
             self.episode_lengths.extend(arrival.episode_lengths.tolist())

@@ -78,7 +78,7 @@ class LearnerSender:
         lacks = control is not None and stored != control
         for worker, version in versions.items():
             manifest = await read_state(self._link, self._link.subjects.weights_of(worker).manifest, Manifest)
-            lacks |= manifest is None or (manifest.session, manifest.version) < (self._session, version)
+            lacks |= manifest is None or manifest.version < version
         return lacks
 
     @property
@@ -135,7 +135,7 @@ class LearnerSender:
     ) -> None:
         data = memoryview(snapshot.data.numpy().data)
         limit = self._link.client.max_payload
-        manifest = manifest_of(self._session, version, snapshot.parameters, data, max_chunk_bytes=limit)
+        manifest = manifest_of(version, snapshot.parameters, data, max_chunk_bytes=limit)
         window = asyncio.Semaphore(max(1, WINDOW_BYTES * manifest.chunks // max(1, len(data))))
         for index, chunk in enumerate(cut(manifest, data)):
             await window.acquire()

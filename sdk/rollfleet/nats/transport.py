@@ -38,6 +38,7 @@ from rollfleet.wire.chunks import Identity
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, Evaluation, LearnerPhase, LearnerStatus, Manifest, WorkerState, WorkerStatus
 from rollfleet_api.ranks import ALONE, Rank
+from rollfleet_api.versions import count_of, session_of
 
 log = logging.getLogger(__name__)
 
@@ -191,10 +192,13 @@ class NatsTransport:
             self.leader.hear(control, joining=True)
         self._found = manifest
         # NATS may be back with an older state than its workers have seen.
-        session, round_, version = self._followed()
+        session, round_, target = self._followed()
+        target = max([target, *(each.version for each in (manifest, control) if each)])
+        session = max([session, session_of(target), *(each.session for each in (control, learner) if each)])
         return Resumed(
-            session=self.rank.leads + max([session, *(each.session for each in (manifest, control, learner) if each)]),
-            version=max([version, *(each.version for each in (manifest, control, learner) if each)]),
+            session=self.rank.leads + session,
+            version=max(count_of(target), learner.version if learner else 0),
+            target=target,
             round=max(round_, control.round if control else 0),
             # Each of several ranks reports its own frames.
             frames=learner.frames if learner and self.rank == ALONE else 0,
@@ -215,8 +219,8 @@ class NatsTransport:
                 "%s: version %d, the first of this learner, has other weights than version %d, the last of the learner "
                 "before it: everything that one learned since its last checkpoint is lost",
                 self.job.key,
-                version,
-                found.version,
+                count_of(version),
+                count_of(found.version),
             )
 
     async def _reclaim(self) -> None:

@@ -76,8 +76,6 @@ class WorkersCollector(FleetCollector):
             cluster=self._cluster(given),
             **self._keywords,
         )
-        if self._sends and self._has_weights:
-            collector.update_policy_weights_()  # a worker answers no call before it has weights
         try:
             collector.call(None, "env.batch_size", timeout_s=_CALL_S)  # TorchRL's constructor waits for workers, too
         except WorkerFailed as error:

@@ -49,7 +49,8 @@ class Resumed:
 
     Attributes:
         session: This learner's session: the previous learner's plus one.
-        version: The newest version of the weights that was ever published; 0: none.
+        version: The count of the newest version of the weights that was ever published; 0: none.
+        target: The newest version that all workers were sent; 0: none.
         round: The last round that was opened; 0: none.
         frames: Frames that earlier learners received, as of the last heartbeat.
         batches: Batches that earlier learners received, as of the last heartbeat.
@@ -58,6 +59,7 @@ class Resumed:
     session: int
     version: int
     round: int
+    target: int = 0
     frames: int = 0
     batches: int = 0
 

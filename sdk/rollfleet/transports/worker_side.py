@@ -20,13 +20,11 @@ class Weights:
     """A complete version of the weights, valid until the worker reports, sends, or asks for weights again.
 
     Attributes:
-        version: The learner's number for it.
-        session: The session of the learner that sent it; 0: the transport knows only one learner.
+        version: Its number: a newer version has a greater one.
         data: uint8 `[total_bytes]`. The transport owns the memory.
     """
 
     version: int
-    session: int = 0
     data: NDArray[np.uint8]
 
 

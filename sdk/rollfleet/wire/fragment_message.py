@@ -14,6 +14,7 @@ from rollfleet.errors import MessageCorrupt
 from rollfleet.wire.codec import Buffer, Encoded, Key, decode, encode
 from rollfleet.wire.frame_stacks import Folded, fold, unfold
 from rollfleet_api.messages import BatchMeta, MessageInvalid, pack, unpack
+from rollfleet_api.versions import count_of
 
 _STEPS, _FINAL, _EPISODES = "steps", "final", "episodes"
 _RETURNS, _LENGTHS = (_EPISODES, "returns"), (_EPISODES, "lengths")
@@ -91,7 +92,7 @@ def fragment_of(meta: BatchMeta, tensors: Mapping[Key, Tensor]) -> Fragment:
         final=parts[_FINAL],
         episode_returns=returns,
         episode_lengths=lengths,
-        version=meta.version,
+        version=count_of(meta.version),
         structure=structure,
     )
 

@@ -1,13 +1,11 @@
 """A version of the weights in chunks, and back; see `chunks` for their format. The version's manifest is sent last.
 
-The key of a version: u64 the learner's session, u64 version. So a reader notices a chunk that a newer version has
-overwritten, and chunks of a replaced learner never mix with its successor's. A version counts only once its manifest
-has come and its checksum is right.
+The key of a version is its number. So a reader notices a chunk that a newer version has overwritten, and chunks of a
+replaced learner never mix with its successor's. A version counts only once its manifest has come and its checksum is
+right.
 """
 
-import struct
 from collections.abc import Iterator
-from typing import TypeAlias
 
 import numpy as np
 import xxhash
@@ -28,17 +26,12 @@ from rollfleet.wire.chunks import (
 from rollfleet.wire.codec import empty_buffer
 from rollfleet_api.messages import Manifest, Parameter
 
-_KEY = struct.Struct("<QQ")
-
 MAX_PENDING = 2
 
 
-def manifest_of(
-    session: int, version: int, parameters: tuple[Parameter, ...], data: memoryview, *, max_chunk_bytes: int
-) -> Manifest:
+def manifest_of(version: int, parameters: tuple[Parameter, ...], data: memoryview, *, max_chunk_bytes: int) -> Manifest:
     """Make the manifest of a version in chunks of at most `max_chunk_bytes` and `CHUNK_BYTES`."""
     return Manifest(
-        session=session,
         version=version,
         parameters=parameters,
         total_bytes=len(data),
@@ -49,14 +42,7 @@ def manifest_of(
 
 def cut(manifest: Manifest, data: memoryview) -> Iterator[Chunk]:
     """Cut a version into chunks; see `cut_message`."""
-    return cut_message(_KEY.pack(*_key(manifest)), [data], manifest.total_bytes, manifest.chunks)
-
-
-_Key: TypeAlias = tuple[int, int]  # session and version: the greater one is the newer
-
-
-def _key(manifest: Manifest) -> _Key:
-    return manifest.session, manifest.version
+    return cut_message(manifest.version.to_bytes(16, "little"), [data], manifest.total_bytes, manifest.chunks)
 
 
 class WeightAssembler:
@@ -69,7 +55,7 @@ class WeightAssembler:
 
     Example:
         >>> data = memoryview(bytes(range(100)))
-        >>> manifest = manifest_of(1, 1, (), data, max_chunk_bytes=64)
+        >>> manifest = manifest_of(1, (), data, max_chunk_bytes=64)
         >>> assembler = WeightAssembler(100)
         >>> for pieces in cut(manifest, data):
         ...     assembler.add(b"".join(pieces))
@@ -79,7 +65,7 @@ class WeightAssembler:
 
     def __init__(self, total_bytes: int, allocate: Allocate = empty_buffer) -> None:
         self._total_bytes, self._allocate = total_bytes, allocate
-        self._pending: dict[_Key, Reassembly] = {}
+        self._pending: dict[int, Reassembly] = {}
 
     def add(self, chunk: Received) -> None:
         """Add one chunk, in any order. It is copied, not kept.
@@ -90,14 +76,14 @@ class WeightAssembler:
         header = peek(chunk)
         if header.total_bytes != self._total_bytes:
             return
-        key: _Key = _KEY.unpack(header.key)
+        key = int.from_bytes(header.key, "little")
         pending = self._pending.get(key)
         if pending is None:
             if len(self._pending) >= MAX_PENDING and key < min(self._pending):
                 return
             pending = self._begin(key, header.count)
         if header.count != pending.count:
-            raise MessageCorrupt(f"version {key[1]}: a chunk of {header.count}, not of {pending.count} as before")
+            raise MessageCorrupt(f"version {key}: a chunk of {header.count}, not of {pending.count} as before")
         pending.add(header.index, memoryview(chunk).cast("B")[PREFIX_BYTES:])
 
     def missing(self, manifest: Manifest) -> list[int]:
@@ -107,9 +93,9 @@ class WeightAssembler:
             MessageCorrupt: The manifest and this policy differ in size.
         """
         self._check_size(manifest)
-        pending = self._pending.get(_key(manifest))
+        pending = self._pending.get(manifest.version)
         if self._total_bytes and (pending is None or pending.count != manifest.chunks):
-            pending = self._begin(_key(manifest), manifest.chunks)
+            pending = self._begin(manifest.version, manifest.chunks)
         return pending.missing() if pending else []
 
     def finish(self, manifest: Manifest) -> NDArray[np.uint8]:
@@ -122,13 +108,13 @@ class WeightAssembler:
         self._check_size(manifest)
         if self._total_bytes == 0:
             return np.empty(0, np.uint8)
-        pending = self._pending.get(_key(manifest))
+        pending = self._pending.get(manifest.version)
         if pending is None or not pending.complete:
             raise MessageCorrupt(f"version {manifest.version}: chunks are missing")
-        del self._pending[_key(manifest)]
+        del self._pending[manifest.version]
         if xxhash.xxh3_64_hexdigest(pending.buffer.data) != manifest.checksum:
             raise MessageCorrupt(f"version {manifest.version}: its checksum is wrong")
-        self._pending = {key: kept for key, kept in self._pending.items() if key > _key(manifest)}
+        self._pending = {key: kept for key, kept in self._pending.items() if key > manifest.version}
         return pending.buffer
 
     def _check_size(self, manifest: Manifest) -> None:
@@ -140,7 +126,7 @@ class WeightAssembler:
         if self._total_bytes and not 0 < manifest.chunks <= self._total_bytes:
             raise MessageCorrupt(f"version {manifest.version}: {self._total_bytes} bytes in {manifest.chunks} chunks")
 
-    def _begin(self, key: _Key, count: int) -> Reassembly:
+    def _begin(self, key: int, count: int) -> Reassembly:
         self._pending.pop(key, None)
         while len(self._pending) >= MAX_PENDING:
             del self._pending[min(self._pending)]

@@ -26,6 +26,7 @@ from rollfleet.weights.layout import WeightLayout
 from rollfleet.worker.worker import failure
 from rollfleet_api.job import EvaluationSpec
 from rollfleet_api.messages import Evaluation, LearnerPhase, WorkerState, WorkerStatus
+from rollfleet_api.versions import count_of
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class PolicyEvaluation:
             return None
         returns, lengths = found
         return Evaluation(
-            version=version,
+            version=count_of(version),
             episodes=len(returns),
             mean_return=float(returns.mean()),
             min_return=float(returns.min()),
@@ -153,19 +154,19 @@ class EvaluationWorker:
             JobEnded: It ended otherwise: its learner is gone for good.
             WeightMismatch: The learner's weights do not fit the policy.
         """
-        layout, evaluated = self._evaluation.layout, (0, 0)
+        layout, evaluated = self._evaluation.layout, 0
         inbox = self._transport.follow_weights(layout) if layout.parameters else None
 
         def ready() -> bool:
             newest = inbox.newest() if inbox else None
-            return self._is_over() or (newest is not None and (newest.session, newest.version) != evaluated)
+            return self._is_over() or (newest is not None and newest.version != evaluated)
 
         while True:
             self._transport.wait_until(ready)
             newest = inbox.newest() if inbox else None
             if newest is None or self._is_over():
                 break
-            evaluated = newest.session, newest.version
+            evaluated = newest.version
             self._evaluation.load(torch.from_numpy(newest.data))
             if (evaluation := self._evaluation.evaluate(newest.version, self._is_over)) is not None:
                 self._transport.evaluated(evaluation)

@@ -22,6 +22,7 @@ from rollfleet.transports.workload import Workload
 from rollfleet.worker.remote_calls import RemoteCalls
 from rollfleet_api.job import Mode
 from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, WorkerState, WorkerStatus
+from rollfleet_api.versions import count_of
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Worker:
         self._transport, self._spec, self._index = transport, job.spec, index
         self._in_learner = in_learner
         self._sync = job.spec.mode is Mode.SYNC
-        self._sender = 0  # session of the learner that sent the version of `status`; 0: none did
+        self._version = 0  # the version in use; `status` has its count
         self._returns: deque[float] = deque(maxlen=MEAN_EPISODES)
         self._leaving = threading.Event()
         self.status = WorkerStatus(worker=index, incarnation=transport.incarnation)
@@ -124,20 +125,17 @@ class Worker:
 
         A policy that a factory made acts on its own weights if the learner has no policy to send.
         """
-        inbox = self._inbox
-        meant = control.version_for(self._index)
+        inbox, target = self._inbox, control.version_for(self._index)
         if inbox is None:
-            self.status = replace(self.status, version=meant)
+            self._use(target)
             return True
-        oldest = max(1, meant if self._sync else meant - self._spec.weights_max_lag)
-        if not meant and control.own_weights and self._spec.policy.entrypoint is not None:
+        oldest = max(1, target if self._sync else target - self._spec.weights_max_lag)
+        if not target and control.own_weights and self._spec.policy.entrypoint is not None:
             oldest = 0  # its own weights may be trained ones
-        sender = control.session if self._sync and meant > control.resumed else 0
 
         def ready() -> bool:
             newest = inbox.newest()
-            replaced = newest is not None and 0 < newest.session < sender
-            return self._is_over() or (not replaced and (newest.version if newest else 0) >= oldest)
+            return self._is_over() or (newest.version if newest else 0) >= oldest
 
         self._add(waited_for_weights_s=self._wait(ready, WorkerState.WAITING_FOR_WEIGHTS))
         if self._is_over():
@@ -147,13 +145,13 @@ class Worker:
 
     def apply_waiting(self) -> None:
         """Apply the newest version, and answer a call, while the worker waits to collect."""
-        control, before = self._transport.control, (self.status.version, self._calls.answer)
+        control, before = self._transport.control, (self._version, self._calls.answer)
         self._answer_call()
         if self._inbox is not None:
             self._load_newest()
         elif control is not None:
-            self.status = replace(self.status, version=control.version_for(self._index))
-        if (self.status.version, self._calls.answer) != before:
+            self._use(control.version_for(self._index))
+        if (self._version, self._calls.answer) != before:
             self._report(self.status.state)
 
     def collect(self, control: Control) -> tuple[Fragment, BatchMeta]:
@@ -180,8 +178,7 @@ class Worker:
             frames_per_second=frames / (time.perf_counter() - began),
             mean_return=sum(self._returns) / len(self._returns) if self._returns else None,
         )
-        session = control.session if self._sync else self._sender or control.session
-        meta = BatchMeta(session=session, round=control.round, version=self.status.version, frames=frames)
+        meta = BatchMeta(session=control.session, round=control.round, version=self._version, frames=frames)
         return fragment, meta
 
     def start_over(self) -> None:
@@ -235,13 +232,15 @@ class Worker:
             # A policy's call may have replaced its tensors, outside of the learner by tensors of inference mode.
             with torch.inference_mode(not self._in_learner):
                 self._layout.load(torch.from_numpy(newest.data), self._select(self.policy))
-            self.status, self._sender = replace(self.status, version=newest.version), newest.session
+            self._use(newest.version)
 
     def _newer(self) -> Weights | None:
-        """Return the newest version unless it is applied. Another learner's of the same number is newer, too."""
+        """Return the newest version unless it is in use."""
         newest = self._inbox.newest() if self._inbox is not None else None
-        applied = (self.status.version, self._sender)
-        return newest if newest and (newest.version, newest.session) != applied else None
+        return newest if newest and newest.version != self._version else None
+
+    def _use(self, version: int) -> None:
+        self._version, self.status = version, replace(self.status, version=count_of(version))
 
     def _apply_seeds(self, control: Control) -> None:
         """Restart the environments if the learner has lost a batch, set a seed, or restored a run."""

@@ -27,6 +27,7 @@ from rollfleet.policies.factory import make_policy
 from rollfleet.wire.chunks import Identity
 from rollfleet_api.address import THREADS, Address
 from rollfleet_api.subjects import Subjects
+from rollfleet_api.versions import count_of
 
 PAUSE_S = 0.01  # the learner pauses between two batches
 
@@ -38,7 +39,7 @@ def work(log: str, url: str, job: str, index: int) -> None:
     async def recorded(self: BatchPublisher, fragment: Any, meta: Any, identity: Identity, admitted: Any) -> None:
         rows = _rows(fragment.steps["observation",], fragment.steps["collector", "traj_ids"])
         await publish(self, fragment, meta, identity, admitted)
-        _write(log, event="stored", identity=_key(identity), round=meta.round, version=meta.version, rows=rows)
+        _write(log, event="stored", identity=_key(identity), round=meta.round, version=count_of(meta.version), rows=rows)
 
     BatchPublisher.publish = recorded  # type: ignore[method-assign]
     sys.exit(worker_program.main(Address(url=url, job=job), index))
@@ -53,7 +54,7 @@ def learn(log: str, url: str, job: str) -> None:
             {
                 "identity": _key(each),
                 "round": each.meta.round,
-                "version": each.meta.version,
+                "version": count_of(each.meta.version),
                 "rows": _rows(each.batch["observation"], each.batch["collector", "traj_ids"]),
                 "faults": _faults(each.batch),
             }

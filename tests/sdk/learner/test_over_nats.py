@@ -38,6 +38,9 @@ def test_workers_without_weights_wait_and_an_endless_wait_raises_no_weights(conn
         with pytest.raises(NoWeights, match="update_policy_weights_"):
             next(collector)
         assert set(collector.versions().values()) == {0}
+        collector.update_policy_weights_(actor_critic(), worker_ids=[0])
+        with pytest.raises(NoWeights, match="worker 1 waits"):
+            list(collector)
         collector.update_policy_weights_(actor_critic())
         assert next(collector).shape == (4, 8)
 

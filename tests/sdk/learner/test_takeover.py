@@ -11,6 +11,7 @@ from torch import nn
 
 from rollfleet.errors import LearnerReplaced
 from rollfleet.schemes import Whole
+from rollfleet_api.versions import version_of
 
 ENV = {"id": "CartPole-v1", "numEnvs": 4}
 SYNC: dict[str, Any] = {"mode": "Sync", "workers": 1, "env": ENV, "collect": {"framesPerBatch": 32}}
@@ -82,7 +83,7 @@ def test_a_version_of_a_replaced_learner_is_never_taken_for_its_successors(
     newest = successor.version + 1
     transport: Any = replaced._transport
     weights = Whole().select(always(actor_critic(), 0))
-    transport._sender.weights(newest, Whole().layout(weights).snapshot(weights))
+    transport._sender.weights(version_of(1, newest), Whole().layout(weights).snapshot(weights))
     wait_until(lambda: worker.status and worker.status.version == newest)
     own: float = newest if interval else math.inf  # the successor's first version
     actions: set[tuple[bool, int]] = set()
@@ -95,6 +96,21 @@ def test_a_version_of_a_replaced_learner_is_never_taken_for_its_successors(
     assert actions <= {(False, 0), (True, 1)}
     successor.shutdown()
     worker.join()
+
+
+def test_weights_for_one_worker_are_not_what_a_successor_waits_for_from_all(server: Server, connect: Connect) -> None:
+    server.start_workers(**SYNC | {"workers": 2, "weights": {"interval": 0}})
+    first = connect(actor_critic())
+    next(first)
+    assert first.update_policy_weights_(worker_ids=[0]) == 2
+    next(first)
+    first.detach()
+    second = connect(actor_critic())
+    assert next(second)["collector", "policy_version"][:, 0].tolist() == 4 * [2] + 4 * [1]
+    assert second.update_policy_weights_() == 3
+    second.load_state_dict(second.state_dict())  # the policy is due
+    assert (next(second)["collector", "policy_version"] == 4).all()
+    second.shutdown()
 
 
 def test_total_frames_count_over_all_successive_learners_of_a_job(server: Server, connect: Connect) -> None:

@@ -146,6 +146,31 @@ def test_worker_ids_alone_get_the_weights(apart: Collect) -> None:
     assert shown_by_worker(next(collector)) == {0: {7.0}, 1: {7.0}}
 
 
+@pytest.mark.parametrize(("interval", "shown"), [(0, [(7, 0), (7, 0)]), (1, [(7, 0), (1, 1)])])
+def test_weights_for_one_worker_leave_no_other_without_the_policy(
+    apart: Collect, interval: int, shown: list[tuple[float, float]]
+) -> None:
+    """Also as the first ones. They do not count as the policy that is due after each batch."""
+    policy = Constant(0)
+    collector = apart("CartPole-v1", policy, weights_interval=interval, **OPTIONS)
+    for number, expected in enumerate(shown, 1):
+        collector.update_policy_weights_(Constant(7), worker_ids=[0])
+        assert shown_by_worker(next(collector)) == {worker: {each} for worker, each in enumerate(expected)}
+        set_to(policy, number)
+
+
+def test_a_restored_collector_acts_on_its_policy_at_once_also_with_interval_0(collect: Collect) -> None:
+    first = collect("CartPole-v1", Constant(1), weights_interval=0, **OPTIONS)
+    next(first)
+    state = first.state_dict()
+    again = collect("CartPole-v1", Constant(2), weights_interval=0, **OPTIONS)
+    again.load_state_dict(state)
+    batch = next(again)
+    assert shown_by_worker(batch) == everyone(collect, 2.0)
+    assert (batch[VERSION] == 2).all()
+    assert (next(again)[VERSION] == 2).all()
+
+
 class Two(nn.Module):
     """Puts `10 * high + low` into the batch; `high` is frozen. It is two models, or one of two parts."""
 

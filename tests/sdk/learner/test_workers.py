@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import rollfleet
 from rollfleet.errors import CallFailed, JobInvalid
+from rollfleet_api.messages import WorkerState
 
 
 class Levelled(Observing):
@@ -84,6 +85,17 @@ def test_in_mode_async_workers_answer_between_two_batches(apart: Collect) -> Non
     assert collector.call(None, "env.set_level", 7) == {0: [0, 0], 1: [0, 0]}
     while levels(next(collector)) != [7, 7]:  # batches from before are on their way
         pass
+
+
+def test_in_mode_async_a_method_may_be_called_before_a_policy_was_sent(apart: Collect) -> None:
+    collector = apart(Levelled, Described(), num_envs=2, frames_per_batch=8, mode="async", weights_interval=0)
+    wait_until(lambda: len(collector.stats().workers) == 2)
+    with collector.pause():
+        pass  # workers wait for weights from now on
+    states = (WorkerState.WAITING_FOR_WEIGHTS,) * 2
+    wait_until(lambda: tuple(each.state for each in collector.stats().workers.values()) == states)
+    assert collector.call(None, "env.set_level", 7) == {0: [0, 0], 1: [0, 0]}
+    assert levels(next(collector)) == [7, 7]
 
 
 def test_a_method_may_be_called_while_a_buffer_is_filled(collect: Collect) -> None:

@@ -14,13 +14,14 @@ from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.chunks import CHUNK_BYTES, PREFIX_BYTES
 from rollfleet.wire.weight_chunks import MAX_PENDING, WeightAssembler, cut, manifest_of
 from rollfleet_api.messages import Manifest
+from rollfleet_api.versions import version_of
 
 Version = tuple[Manifest, bytes, list[bytes]]
 
 
-def version(number: int, nbytes: int = 100, chunk_bytes: int = 16, session: int = 1, *, other: bool = False) -> Version:
+def version(number: int, nbytes: int = 100, chunk_bytes: int = 16, session: int = 0, *, other: bool = False) -> Version:
     data = np.random.default_rng((session, number, other)).integers(0, 256, nbytes, np.uint8).tobytes()
-    manifest = manifest_of(session, number, (), memoryview(data), max_chunk_bytes=chunk_bytes + PREFIX_BYTES)
+    manifest = manifest_of(version_of(session, number), (), memoryview(data), max_chunk_bytes=chunk_bytes + PREFIX_BYTES)
     return manifest, data, [b"".join(pieces) for pieces in cut(manifest, memoryview(data))]
 
 
@@ -89,7 +90,7 @@ def test_chunks_of_a_replaced_learner_displace_no_version() -> None:
 def test_chunks_fit_the_servers_largest_message_and_are_a_mebibyte_at_most() -> None:
     for max_chunk_bytes, longest in ((100, 100), (1 << 23, CHUNK_BYTES)):
         data = memoryview(bytes(2 * (longest - PREFIX_BYTES)))
-        manifest = manifest_of(1, 1, (), data, max_chunk_bytes=max_chunk_bytes)
+        manifest = manifest_of(1, (), data, max_chunk_bytes=max_chunk_bytes)
         chunks = [b"".join(pieces) for pieces in cut(manifest, data)]
         assert len(chunks) == manifest.chunks
         assert max(map(len, chunks)) == longest

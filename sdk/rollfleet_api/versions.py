@@ -1,0 +1,30 @@
+"""The number of a version of the weights: the learner's session in its high bits, the learner's count in its low ones.
+
+So a version of a newer learner is greater, whatever it counts. Users see the count: in frames, heartbeats, the status.
+"""
+
+from typing import Final
+
+MAX_VERSIONS: Final = (1 << 40) - 1
+
+_SESSION_BITS: Final = MAX_VERSIONS.bit_length()
+
+
+def version_of(session: int, count: int) -> int:
+    """Return the number of a learner's version.
+
+    Example:
+        >>> version_of(2, 1) > version_of(1, 7), count_of(version_of(2, 5)), session_of(version_of(2, 5))
+        (True, 5, 2)
+    """
+    return session << _SESSION_BITS | count
+
+
+def count_of(version: int) -> int:
+    """Return the count of a version."""
+    return version & MAX_VERSIONS
+
+
+def session_of(version: int) -> int:
+    """Return the session of the learner that sent a version."""
+    return version >> _SESSION_BITS
