@@ -46,6 +46,7 @@ WRONG: list[tuple[Call, str]] = [
     (lambda c: c.load_state_dict({}), r"state: expected the result of state_dict\(\); 'version', 'frames', .* missing"),
     (lambda c: c.load_state_dict(5), r"state: expected the result of state_dict\(\), got 5"),  # type: ignore[arg-type]
     (lambda c: c.load_state_dict(c.state_dict() | {"version": -1}), r"state\['version'\]: must be at least 0, got -1"),
+    (lambda c: c.load_state_dict(c.state_dict() | {"version": 2**40}), r"state\['version'\]: must be at most"),
     (lambda c: c.load_state_dict(c.state_dict() | {"seed": 2**64}), r"state\['seed'\]: must be at most"),
     (
         lambda c: c.load_state_dict(c.state_dict() | {"episode_returns": 5}),
