@@ -110,7 +110,9 @@ class NatsWeightsInbox:
                 continue
             else:
                 self._finished = (manifest.session, manifest.version)
-                self._newest = Weights(version=manifest.version, session=manifest.session, data=data)
+                self._newest = Weights(
+                    version=manifest.version, session=manifest.session, data=data, flags=manifest.flags
+                )
             with self._changed:
                 self._changed.notify_all()
 

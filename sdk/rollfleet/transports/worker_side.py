@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rollfleet_api.messages import BatchMeta, Control, WorkerStatus
+from rollfleet_api.messages import BatchMeta, Control, Flags, WorkerStatus
 
 if TYPE_CHECKING:
     from rollfleet.data.batch import Fragment
@@ -23,11 +23,13 @@ class Weights:
         version: The learner's number for it.
         session: The session of the learner that sent it; 0: the transport knows only one learner.
         data: uint8 `[total_bytes]`. The transport owns the memory.
+        flags: The `training` flags of this version: see `rollfleet.schemes.Layout`.
     """
 
     version: int
     session: int = 0
     data: NDArray[np.uint8]
+    flags: Flags = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
