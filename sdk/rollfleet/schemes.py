@@ -13,7 +13,7 @@ from rollfleet.errors import JobInvalid
 from rollfleet.system.entrypoints import load
 from rollfleet.weights.layout import Snapshot, State, WeightLayout
 from rollfleet.weights.models import models_of
-from rollfleet.weights.modules import sources_of, unwrapped
+from rollfleet.weights.modules import sources_of
 from rollfleet_api.job import Precision, WeightsSpec
 from rollfleet_api.messages import Flags, Parameter
 
@@ -117,8 +117,8 @@ class Trained(Whole):
     def select(self, policy: Any) -> dict[str, State]:
         """See `WeightScheme`."""
         selected = models_of(policy)
-        for name, source in sources_of(policy).items():
-            if isinstance(module := unwrapped(source), nn.Module):
+        for name, module in sources_of(policy).items():
+            if isinstance(module, nn.Module):
                 frozen = {key for key, parameter in module.named_parameters() if not parameter.requires_grad}
                 selected[name] = {key: value for key, value in selected[name].items() if key not in frozen}
         return selected

@@ -208,9 +208,8 @@ class Broadcaster:
         return models
 
     def _follow_flags(self, source: Any) -> None:
-        flags = flags_of(source) or flags_of(self._policy)
-        if self._flags or not all(flag for _, flag in flags):
-            self._flags = flags or self._flags
+        flags = flags_of(source) or flags_of(self._policy) or self._flags
+        self._flags = flags if self._flags or not all(flag for _, flag in flags) else ()
 
     def _load(self, models: Mapping[str, State]) -> None:
         """Load tensors into the policy, unless they are the policy's own."""

@@ -68,9 +68,7 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
         self.requested_frames_per_batch = self.frames_per_batch * self.n_env
         policy = acting(self.policy, given)
         parts = [*policy.parameters(), *policy.buffers()] if isinstance(policy, nn.Module) else []
-        moves = self.policy_device is not None and not all(
-            same_device(each.device, self.policy_device) for each in parts
-        )
+        moves = any(self.policy_device and not same_device(part.device, self.policy_device) for part in parts)
         collector = NativeCollector(
             self.env,
             policy,

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
@@ -30,9 +31,10 @@ def copy_of(policy: nn.Module) -> nn.Module:
 
 
 def sources_of(policy: Any) -> dict[Any, Any]:
-    """Return the models of a policy by name, see `models_of`: modules, or named tensors."""
-    models = getattr(policy := unwrapped(policy), "models", None)
-    return dict(models.items()) if isinstance(models, Mapping | nn.ModuleDict) else {POLICY: policy}
+    """Return the models of a policy by name, see `models_of`: modules, unwrapped, or named tensors."""
+    models = getattr(unwrapped(policy), "models", None)
+    found = models.items() if isinstance(models, Mapping | nn.ModuleDict) else [(POLICY, policy)]
+    return {name: unwrapped(model) for name, model in found}
 
 
 def flags_of(policy: Any) -> Flags:
@@ -49,11 +51,11 @@ def complete(policy: Any, models: Mapping[str, Mapping[str, Tensor]], flags: Fla
         if (flag := known.get(path, known.get(path.rpartition(".")[0]))) is not None:
             known[path] = module.training = flag
         if (extra := loaded.get(f"{path}.{EXTRA_STATE}")) is not None:
-            module.set_extra_state(extra)
+            module.set_extra_state(torch.inference_mode(False)(extra.clone)())  # a call outside of that mode may write
 
 
 def _modules(policy: Any) -> Iterator[tuple[str, nn.Module]]:
     """Yield modules by path, outer ones first: also models that are no submodules of the policy."""
-    for model, source in ({POLICY: policy} | sources_of(policy)).items():
-        if isinstance(module := unwrapped(source), nn.Module):
+    for model, module in ({POLICY: unwrapped(policy)} | sources_of(policy)).items():
+        if isinstance(module, nn.Module):
             yield from module.named_modules(prefix=model, remove_duplicate=False)
