@@ -14,6 +14,7 @@ from rollfleet.arguments import path_of, shown, whole_number
 from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.learner.iterator import BatchIterator
 from rollfleet.policies.actor_critic import ActorCritic
+from rollfleet.weights.modules import unwrapped
 
 _NAME = re.compile(r"checkpoint-(\d+)\.pt")
 _UNFINISHED = "unfinished.tmp"
@@ -67,7 +68,8 @@ class Checkpoint:
         for name, part in parts.items():
             if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
                 raise JobInvalid(f"parts[{name!r}]: a {type(part).__name__} has no state_dict() and load_state_dict()")
-        self._folder, self._collector, self._parts = path_of(folder, "folder"), collector, dict(parts)
+        self._folder, self._collector = path_of(folder, "folder"), collector
+        self._parts = {name: unwrapped(part) for name, part in parts.items()}
         self._every, self._keep = whole_number(every, "every", least=1), whole_number(keep, "keep", least=1)
         self._steps = 0
         self._folder.mkdir(parents=True, exist_ok=True)

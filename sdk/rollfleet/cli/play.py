@@ -109,6 +109,7 @@ def _policy(job: "CollectorJob", env: "VectorEnv", path: Path, parts: dict[str, 
 
     from rollfleet.errors import RollfleetError
     from rollfleet.policies.factory import make_policy
+    from rollfleet.weights.modules import unwrapped
 
     spec = job.spec.policy.model_copy(update={"device": "cpu"})
     policy = make_policy(spec, env.single_observation_space, env.single_action_space)
@@ -116,7 +117,7 @@ def _policy(job: "CollectorJob", env: "VectorEnv", path: Path, parts: dict[str, 
         if "policy" not in parts:
             raise RollfleetError(f"{path} has no part `policy`; write Checkpoint(..., {{'policy': policy}})")
         try:
-            policy.load_state_dict(parts["policy"])
+            unwrapped(policy.eval()).load_state_dict(parts["policy"])
         except RuntimeError as error:
             cause = " ".join(str(error).split())
             raise RollfleetError(

@@ -3,7 +3,6 @@
 A job made from objects reads like any other. In place of an object it names `rollfleet.learner.construction:given`.
 """
 
-import copy
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +29,12 @@ from rollfleet.policies.lazy import initialise, initialise_as_learner
 from rollfleet.policies.random_policy import random_policy
 from rollfleet.processes.inline import InlineTransport
 from rollfleet.schemes import scheme_of
-from rollfleet.system.devices import device_of
+from rollfleet.system.devices import device_of, same_device
 from rollfleet.system.entrypoints import load
 from rollfleet.transports.hooks import HOOKS, Hooks
 from rollfleet.transports.learner_side import Transport
 from rollfleet.transports.workload import Space, Workload
+from rollfleet.weights.modules import copy_of, unwrapped
 from rollfleet_api.job import CollectorJob, CollectorJobSpec, EnvSpec, Vectorization
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     Raises:
         JobInvalid: They contradict each other, or a value cannot be used. The message names the keyword.
     """
-    options = LearnerOptions.of(keywords)
+    options, policy = LearnerOptions.of(keywords), unwrapped(policy, compiled=False)
     inline, cluster, factory = keywords["workers"] == 0, keywords["cluster"], keywords["policy_factory"]
     check(keywords)
     job = _job(env, keywords)
@@ -121,7 +121,7 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     if cluster is not None:
         from rollfleet.learner.on_cluster import on_cluster
 
-        job, sources = on_cluster(job, env, policy, keywords, cluster)
+        job, sources = on_cluster(job, env, unwrapped(policy), keywords, cluster)
         workload = replace(workload, job=job)
     return Construction(
         workload=workload,
@@ -211,7 +211,7 @@ class _Policies:
         """Whether the policy is already on the device asked for, or no device is asked for."""
         device = self.devices[0]
         return device is None or all(
-            tensor.device == device for tensor in (*self.policy.parameters(), *self.policy.buffers())
+            same_device(tensor.device, device) for tensor in (*self.policy.parameters(), *self.policy.buffers())
         )
 
     def __call__(self, worker: int, observation_space: Space, action_space: Space) -> Policy:
@@ -225,7 +225,7 @@ class _Policies:
             policy = self.policy
         else:
             initialise(self.policy, observation_space, action_space)
-            policy = copy.deepcopy(self.policy)
+            policy = copy_of(self.policy)
         if self.factories is not None and not callable(policy):
             raise PolicyInvalid(
                 f"policy_factory returned {shown(policy)}; a policy is an nn.Module or another callable"

@@ -161,7 +161,8 @@ class BatchIterator(IterableDataset[Any]):
         with self._calls.acting():
             source = one_source(policy_or_weights, weights=weights, policy=policy)
             models = named_states(source, model_id, weights_dict, select=self._weights.select)
-            version = self._weights.send(models, workers=self._membership.these(worker_ids))
+            whole = source if model_id is None else None
+            version = self._weights.send(models, workers=self._membership.these(worker_ids), source=whole)
             self._director.direct_async()
         return version
 

@@ -111,7 +111,7 @@ class NatsWeightsInbox:
                 continue
             else:
                 self._finished = manifest.version
-                self._newest = Weights(version=manifest.version, data=data)
+                self._newest = Weights(version=manifest.version, data=data, flags=manifest.flags)
             with self._changed:
                 self._changed.notify_all()
 
