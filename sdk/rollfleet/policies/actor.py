@@ -47,7 +47,8 @@ class Actor:
         keys: Keys of the policy's outputs, the action's leaves first; empty before the first call.
         carried_keys: Keys of values carried to the next step: leaves of the observation, then of the hidden state.
         carried: An array [envs, ...] for each of them. The policy's input is an observation's memory; it is not written
-            again once the policy has seen it, because the policy may keep it.
+            again once the policy has seen it, because the policy may keep it. The policy may write into it: record it
+            before each call but `first`, which gives the policy a copy.
         device: The device of the policy's parameters.
         private_keys: Those of `carried_keys` that stay out of batches.
         reads_starts: Whether the policy reads `is_init`.
@@ -129,7 +130,7 @@ class Actor:
         if self._quick is not None:
             self._show(0, self.carried[0].copy())  # `advance` writes into it from now on
             return self()
-        return self._learn(self._call() if self._layout else self._very_first())
+        return self._learn()
 
     def idle(self) -> list[Array]:
         """Return zeros in place of the policy's outputs, then its unchanged state.
@@ -156,14 +157,16 @@ class Actor:
     def _try(self) -> None:
         """Learn the outputs by a call that leaves nothing behind."""
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            self._learn(self._very_first())
+            self._learn()
         self._forget()
 
     def _forget(self) -> None:
         if isinstance(self._special, TensorDictCall):
             self._special.forget()
 
-    def _learn(self, output: object) -> list[Array]:
+    def _learn(self) -> list[Array]:
+        self._inputs = [torch.from_numpy(array.copy()) for array in self.carried[: len(self._inputs)]]
+        output = self._call() if self._layout else self._very_first()
         flat = dict(flattened(output, self.carried_keys, self._next_keys()))
         check_action(flat, self.actions, self._num_envs)
         layout = {key: (value.dtype, tuple(value.shape)) for key, value in flat.items()}
