@@ -73,6 +73,8 @@ class LockstepStepper:
             for column, value in zip(outputs, values, strict=False):  # the next hidden state follows the outputs
                 column[t] = value
             following, reward, terminated, truncated, info = step(action_of(values))
+            if not t:
+                check_outcome(env, (reward, terminated, truncated))
             returns += reward
             lengths += 1
             if limit:
@@ -88,7 +90,6 @@ class LockstepStepper:
                 self._end(done, info, finals, [column[t] for column in reported])
                 if not spec.reset_when_done and self._waiting.all():
                     break
-        check_outcome(env, (reward, terminated, truncated))
         return self._complete(arrays, t, finals, version)
 
     def _complete(self, arrays: dict[Any, Array], t: int, finals: FinalObservations, version: int) -> Collected:
