@@ -5,7 +5,7 @@ step.
 """
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from rollfleet.data.batch import ACTION, Key
 from rollfleet.data.tensor_memory import Array, as_array
+from rollfleet.data.tensor_tree import nested
 from rollfleet.envs.space_tree import Space, SpaceTree, array_dtype, array_shape, unheld
 from rollfleet.envs.spaces import action_keys, observation_keys, tensor_dtype
-from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
+from rollfleet.errors import EnvironmentInvalid, MessageCorrupt, PolicyInvalid
 from rollfleet.exploration import exploration
 from rollfleet.policies.fast_mlp import FastMlp, fast
 from rollfleet.policies.outputs import check_action, flattened, is_private, key_of, shown
@@ -178,6 +179,8 @@ class Actor:
                     f"{shown(key)} of the policy has shape {list(shape)}; expected [{self._num_envs}, ...]"
                 )
         self._check_next_state(layout)
+        if not self._layout:
+            self._check_keys(flat)
         self._layout = layout
         following = self._next_keys()
         extras = (key for key in flat if key not in following and key[:1] != ACTION)
@@ -334,6 +337,12 @@ class Actor:
 
     def _next_keys(self) -> tuple[Key, ...]:
         return self._special.next_keys if self._special else ()
+
+    def _check_keys(self, outputs: Collection[Key]) -> None:
+        try:
+            nested(dict.fromkeys((*self.carried_keys, *outputs)))
+        except MessageCorrupt as error:
+            raise PolicyInvalid(f"a batch cannot hold what the policy returned: {error}; rename one of them") from None
 
     def _check_next_state(self, layout: Mapping[Key, tuple[torch.dtype, tuple[int, ...]]]) -> None:
         if self._special is None or self._hidden is None:
