@@ -34,6 +34,7 @@ from rollfleet.system.entrypoints import load
 from rollfleet.transports.hooks import HOOKS, Hooks
 from rollfleet.transports.learner_side import Transport
 from rollfleet.transports.workload import Space, Workload
+from rollfleet.weights.models import models_of
 from rollfleet.weights.modules import copy_of, unwrapped
 from rollfleet_api.job import CollectorJob, CollectorJobSpec, EnvSpec, Vectorization
 
@@ -259,7 +260,14 @@ def _check_policy(policy: Any, keywords: Keywords) -> None:
         raise PolicyInvalid(f"policy is the class {policy.__name__}; pass an object of it, or `policy_factory=`")
     if policy is not None and not callable(policy):
         raise PolicyInvalid(f"a policy is an nn.Module or another callable, not a {type(policy).__name__}")
-    if factory is not None or isinstance(policy, nn.Module):
+    if isinstance(policy, nn.Module):
+        return
+    if factory is not None:
+        if policy is not None and keywords["weight_scheme"] is None and not any(models_of(policy).values()):
+            raise JobInvalid(
+                f"`policy_factory` makes the policy that acts, and the policy {shown(policy)} has no weights for it; "
+                "remove one of them"
+            )
         return
     if moves:
         raise JobInvalid(

@@ -2,9 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Collection, Set
 
-from rollfleet.errors import JobInvalid, NoWeights, Timeout, WorkerFailed
+from rollfleet.errors import JobInvalid, MessageCorrupt, NoWeights, Timeout, WorkerFailed
 from rollfleet.learner.admission import Admission, Round
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.directing import Director
@@ -56,6 +56,7 @@ class Gatherer:
         self._checked_s, self._waited_s = time.monotonic(), 0.0
         self._waiting_since_s: float | None = None  # since when the learner waits for data; None: it does not
         self._round: Round | None = None  # the open one
+        self._corrupt: Counter[int] = Counter()  # what could not be read before it, by worker
         self._handed_over = False  # whether `under_way` was
         self.under_way: list[Arrival] = []
         self.interrupted = 0
@@ -183,7 +184,7 @@ class Gatherer:
             missed=self.admission.missed,
             stale=self.admission.stale,
             interrupted=self.interrupted,
-            corrupt=self._transport.corrupt(),
+            corrupt=self._transport.corrupt().total(),
             waited_s=self._waited(),
             waited_for_space_s=sum(worker.waited_for_space_s for worker in workers),
             waited_for_weights_s=sum(worker.waited_for_weights_s for worker in workers),
@@ -215,10 +216,10 @@ class Gatherer:
                 return []
             elif round_.fragments:
                 missing = round_.missing
-                round_.release(missing - self._members())
+                round_.release((missing - self._members()) | self._unreadable(round_.fragments))
                 if run_state.closed == run_state.round:
                     round_.release(self._idle(missing))
-            else:
+            elif not self._unreadable(()):
                 round_.reopen(self._members())
         fragments, late = round_.result()
         for arrival in late:
@@ -230,6 +231,7 @@ class Gatherer:
     def _open_round(self) -> Round:
         director, spec = self.director, self.director.job.spec
         director.run_state.round, director.has_opened = director.run_state.round + 1, True
+        self._corrupt = self._transport.corrupt()
         everyone, members = len(self._transport.members()), self._members()
         # A round has `framesPerBatch` frames, divided among its members. Without members, expect as many as last time.
         director.steps = spec.steps_among(everyone) if everyone else director.steps
@@ -248,6 +250,19 @@ class Gatherer:
     def _members(self) -> frozenset[int]:
         """Return the workers whose fragments come to this rank."""
         return frozenset(worker for worker in self._transport.members() if self._rank.has(worker))
+
+    def _unreadable(self, came: Collection[int]) -> frozenset[int]:
+        """Return the workers whose batch for this round could not be read. `came`: those whose batch has come.
+
+        Raises:
+            MessageCorrupt: No batch of the round could be read: the next ones would be the same.
+        """
+        corrupt, members = self._transport.corrupt(), self._members()
+        found = frozenset(corrupt - self._corrupt) & members
+        if found and not came and found == members:
+            self._corrupt = corrupt
+            raise MessageCorrupt("no worker's batch for this round could be read; the log has the reason for each")
+        return found
 
     def _idle(self, workers: Set[int]) -> frozenset[int]:
         """Return the workers that had not begun when the round was closed: they wait for the next one."""
@@ -308,7 +323,7 @@ class Gatherer:
 
     def _dropped(self) -> int:
         """Return the number of batches that were collected, and not handed over by this rank."""
-        return self.admission.dropped + self.admission.missed + self.interrupted + self._transport.corrupt()
+        return self.admission.dropped + self.admission.missed + self.interrupted + self._transport.corrupt().total()
 
     def _waited(self) -> float:
         since_s = self._waiting_since_s

@@ -5,7 +5,7 @@ import logging
 import queue
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -45,7 +45,7 @@ class BatchReceiver:
 
     Attributes:
         corrupt: Number of messages dropped: batches that could not be read, or that a replaced worker sent after its
-            successor had begun.
+            successor had begun. By worker; -1: no round misses them.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class BatchReceiver:
         self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._decode, name="rollfleet-decode", daemon=True)
         self._thread.start()
-        self.corrupt = 0
+        self.corrupt: Counter[int] = Counter()
 
     def receive(self, timeout_s: float) -> Arrival | None:
         """Return the next arrival; None: none came in time. Raises an error that happened in the background."""
@@ -151,7 +151,7 @@ class BatchReceiver:
                 return
             assembled = self._add_chunk(message)
         except (WireError, MessageInvalid) as error:
-            self._count_corrupt(error)
+            self._count_corrupt(error, _worker_of(message.subject))
             self._link.begin(self._link.publish(message.reply, b"+TERM"))
             assembled = None
         for identity in self._assembler.take_given_up():
@@ -194,10 +194,10 @@ class BatchReceiver:
 
         The queue keeps its order: their complete batches have come before.
         """
-        name, lease = message.subject.split(".")[-2], unpack(Lease, message.data)
-        if len(name) > 5 or not name.isdecimal() or int(name) >= MAX_WORKERS:
+        worker, lease = _worker_of(message.subject), unpack(Lease, message.data)
+        if worker < 0:
+            name = message.subject.split(".")[-2]
             raise MessageCorrupt(f"sent by worker {name[:20]!r}: a job has at most {MAX_WORKERS:,} workers")
-        worker = int(name)
         before = self._begun.get(worker)
         if before is None or lease.incarnation >= before.incarnation:
             self._begun[worker] = lease
@@ -255,7 +255,7 @@ class BatchReceiver:
             try:
                 arrival = self._arrival(assembled)
             except WireError as error:
-                self._count_corrupt(error)
+                self._count_corrupt(error, assembled.identity.worker)
                 self._count_received()
                 self.take(assembled.identity)
             except BaseException as error:  # raised at the learner's next call
@@ -287,6 +287,12 @@ class BatchReceiver:
             process=identity.process,
         )
 
-    def _count_corrupt(self, error: Exception | str) -> None:
-        self.corrupt += 1
+    def _count_corrupt(self, error: Exception | str, worker: int = -1) -> None:
+        self.corrupt[worker] += 1
         log.warning("dropped a message of a worker: %s", error)
+
+
+def _worker_of(subject: str) -> int:
+    """Return the worker of a subject in the work queue; -1: no job has it."""
+    name = subject.split(".")[-2]
+    return int(name) if len(name) <= 5 and name.isdecimal() and int(name) < MAX_WORKERS else -1

@@ -5,7 +5,7 @@ step.
 """
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from rollfleet.data.batch import ACTION, Key
 from rollfleet.data.tensor_memory import Array, as_array
+from rollfleet.data.tensor_tree import nested
 from rollfleet.envs.space_tree import Space, SpaceTree, array_dtype, array_shape, unheld
 from rollfleet.envs.spaces import action_keys, observation_keys, tensor_dtype
-from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
+from rollfleet.errors import EnvironmentInvalid, MessageCorrupt, PolicyInvalid
 from rollfleet.exploration import exploration
 from rollfleet.policies.fast_mlp import FastMlp, fast
 from rollfleet.policies.outputs import check_action, flattened, is_private, key_of, shown
@@ -47,7 +48,8 @@ class Actor:
         keys: Keys of the policy's outputs, the action's leaves first; empty before the first call.
         carried_keys: Keys of values carried to the next step: leaves of the observation, then of the hidden state.
         carried: An array [envs, ...] for each of them. The policy's input is an observation's memory; it is not written
-            again once the policy has seen it, because the policy may keep it.
+            again once the policy has seen it, because the policy may keep it. The policy may write into it: record it
+            before each call but `first`, which gives the policy a copy.
         device: The device of the policy's parameters.
         private_keys: Those of `carried_keys` that stay out of batches.
         reads_starts: Whether the policy reads `is_init`.
@@ -129,7 +131,7 @@ class Actor:
         if self._quick is not None:
             self._show(0, self.carried[0].copy())  # `advance` writes into it from now on
             return self()
-        return self._learn(self._call() if self._layout else self._very_first())
+        return self._learn()
 
     def idle(self) -> list[Array]:
         """Return zeros in place of the policy's outputs, then its unchanged state.
@@ -156,14 +158,16 @@ class Actor:
     def _try(self) -> None:
         """Learn the outputs by a call that leaves nothing behind."""
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            self._learn(self._very_first())
+            self._learn()
         self._forget()
 
     def _forget(self) -> None:
         if isinstance(self._special, TensorDictCall):
             self._special.forget()
 
-    def _learn(self, output: object) -> list[Array]:
+    def _learn(self) -> list[Array]:
+        self._inputs = [torch.from_numpy(array.copy()) for array in self.carried[: len(self._inputs)]]
+        output = self._call() if self._layout else self._very_first()
         flat = dict(flattened(output, self.carried_keys, self._next_keys()))
         check_action(flat, self.actions, self._num_envs)
         layout = {key: (value.dtype, tuple(value.shape)) for key, value in flat.items()}
@@ -175,6 +179,8 @@ class Actor:
                     f"{shown(key)} of the policy has shape {list(shape)}; expected [{self._num_envs}, ...]"
                 )
         self._check_next_state(layout)
+        if not self._layout:
+            self._check_keys(flat)
         self._layout = layout
         following = self._next_keys()
         extras = (key for key in flat if key not in following and key[:1] != ACTION)
@@ -331,6 +337,12 @@ class Actor:
 
     def _next_keys(self) -> tuple[Key, ...]:
         return self._special.next_keys if self._special else ()
+
+    def _check_keys(self, outputs: Collection[Key]) -> None:
+        try:
+            nested(dict.fromkeys((*self.carried_keys, *outputs)))
+        except MessageCorrupt as error:
+            raise PolicyInvalid(f"a batch cannot hold what the policy returned: {error}; rename one of them") from None
 
     def _check_next_state(self, layout: Mapping[Key, tuple[torch.dtype, tuple[int, ...]]]) -> None:
         if self._special is None or self._hidden is None:

@@ -44,3 +44,23 @@ def tensordict_policy(policy: Any, env: Any) -> Callable[[Any], Any]:
             f"observations {', '.join(observations)}; pass a TensorDictModule with in_keys and out_keys"
         )
     return TensorDictModule(policy, in_keys=names, out_keys=list(env.action_keys))  # type: ignore[no-any-return]
+
+
+def check_actions(output: Any, env: Any) -> None:
+    """Check the actions in a policy's TensorDict: an environment takes any tensor, and may execute another action.
+
+    A one-hot action may be scores of any kind, of which the highest acts.
+
+    Raises:
+        PolicyInvalid: One has another shape than its spec in `env`, an `EnvBase`, or another kind of numbers.
+    """
+    for name in env.action_keys:
+        spec = env.full_action_spec[name]
+        if -1 in spec.shape or (action := output.get(name, None)) is None:
+            continue
+        fits = type(spec).__name__.endswith("OneHot") or spec.dtype.is_floating_point is action.is_floating_point()
+        if action.shape != spec.shape or not fits:
+            raise PolicyInvalid(
+                f"the policy's {name!r} is {action.dtype} {list(action.shape)}; the {type(spec).__name__} spec of "
+                f"environment {type(env).__name__} has {spec.dtype} {list(spec.shape)}"
+            )

@@ -59,16 +59,20 @@ class StepContext(NamedTuple):
 
 
 def check_outcome(env: VectorEnv, outcome: Sequence[Any]) -> None:
-    """Check the shapes of rewards and flags of a step: numpy would repeat a single one for all environments.
+    """Check the rewards and flags of a step: numpy would repeat a single one, and take any value for a flag.
 
     Raises:
-        EnvironmentInvalid: One is not [envs].
+        EnvironmentInvalid: One is not [envs], rewards are not numbers, or flags are neither true nor false.
     """
     for name, value in zip(("rewards", "terminated", "truncated"), outcome, strict=True):
-        if np.shape(value) != (env.num_envs,):
+        found, kinds = np.asarray(value), "biuf" if name == "rewards" else "b"
+        if found.shape != (env.num_envs,):
             raise EnvironmentInvalid(
-                f"environment {env} returned {name} of shape {list(np.shape(value))}; expected [{env.num_envs}]"
+                f"environment {env} returned {name} of shape {list(found.shape)}; expected [{env.num_envs}]"
             )
+        if found.dtype.kind not in kinds and (kinds != "b" or not np.isin(found, (0, 1)).all()):
+            wanted = "numbers" if name == "rewards" else "True or False"
+            raise EnvironmentInvalid(f"environment {env} returned {name} {found.tolist()}; expected {wanted}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,11 @@ from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, VERSION, Fragm
 from rollfleet.data.tensor_tree import flatten, key_of
 from rollfleet.data.whole_trajectories import WholeTrajectories, flag_last
 from rollfleet.envs.torchrl_env import KEEPS_SEEDS, TorchRLEnv, with_transforms
-from rollfleet.errors import EnvironmentInvalid
+from rollfleet.errors import EnvironmentInvalid, JobInvalid
 from rollfleet.exploration import exploring
 from rollfleet.policies.actor import device_of_policy
 from rollfleet.policies.tensordict_call import interacting
-from rollfleet.policies.tensordict_policy import tensordict_policy
+from rollfleet.policies.tensordict_policy import check_actions, tensordict_policy
 from rollfleet.rollout.episodes import EpisodeCounts
 from rollfleet.rollout.seeding import Seeds, TorchStream
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
@@ -204,6 +204,7 @@ class TensorDictRollout:
         """Return zeros in the form of the policy's outputs, by key, from one call."""
         with torch.random.fork_rng(devices=[]):
             shown = self._called(carrier.clone())
+        check_actions(shown, self._env.base)
         found = {key: shown.get(key, None) for key in getattr(self._act, "out_keys", ())}
         return {key: torch.zeros_like(value) for key, value in found.items() if isinstance(value, Tensor)}
 
@@ -270,7 +271,7 @@ class TensorDictRollout:
     def _explain(self, error: Exception) -> None:
         """Raise the error of TorchRL's `check_env_specs`, if an environment that never worked raised it and fails."""
         called = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
-        if self._worked or isinstance(error, EnvironmentInvalid) or TensorDictRollout._called.__code__ in called:
+        if self._worked or isinstance(error, JobInvalid) or TensorDictRollout._called.__code__ in called:
             return
         from torchrl.envs.utils import check_env_specs
 

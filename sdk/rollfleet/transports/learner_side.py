@@ -1,5 +1,6 @@
 """The learner's side of a transport, as a Protocol: batches come in, weights and control go out."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -206,9 +207,9 @@ class Transport(Protocol):
         """Set the content of the learner's heartbeat. By default it goes nowhere: only this process reads it."""
         return
 
-    def corrupt(self) -> int:
-        """Return the number of batches that could not be read so far."""
-        return 0
+    def corrupt(self) -> Counter[int]:
+        """Return the number of batches that could not be read so far, by worker. A round goes on without them."""
+        return Counter()
 
     def close(self, *, timeout_s: float | None = None) -> None:
         """Release everything. Closing twice is harmless.

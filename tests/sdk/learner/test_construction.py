@@ -101,6 +101,7 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
         ({"policy_factory": lambda space: space}, r"policy_factory is called as .*; <function .*> cannot be"),
         ({"policy_factory": nn.Linear(4, 2)}, r"policy_factory makes a policy, and this nn\.Module is one"),
         ({"policy_factory": print}, r"policy_factory returned None; a policy is an nn\.Module or another callable"),
+        ({"policy_factory": lambda: always_0, "policy": always_0}, r"the policy <function always_0 .*> has no weights"),
         ({"env_kwargs": {"no name": 1}}, r"`env_kwargs` must map names .*; 'no name' is no name"),
         ({"policy_factory": "nowhere:make"}, r"policy_factory: module 'nowhere'"),
         ({"env_kwargs": {"nonsense": 1}}, r"could not be built with kwargs \{'nonsense': 1\}"),
