@@ -250,7 +250,9 @@ class Supervisor:
         if named := sorted(handle.index for handle in late if handle.status):  # the others have no environments yet
             log.warning(
                 "workers %s have not closed their environments within %g s, and are killed; more time: "
-                "Processes(close_timeout_s=...)", named, leave_grace_s
+                "Processes(close_timeout_s=...)",
+                named,
+                leave_grace_s,
             )
         running = [handle.process for handle in late]
         terminate(running, grace_s=TERMINATE_GRACE_S, kill_s=EXIT_S)

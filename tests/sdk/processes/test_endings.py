@@ -153,7 +153,9 @@ def test_a_close_that_takes_longer_than_its_time_is_cut_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     places = Processes(start_method="fork", close_timeout_s=0.2)
-    with Collector(partial(Closes, 60.0, tmp_path / "closed"), workers=1, frames_per_batch=1, processes=places) as frames:
+    with Collector(
+        partial(Closes, 60.0, tmp_path / "closed"), workers=1, frames_per_batch=1, processes=places
+    ) as frames:
         next(frames)
     assert "workers [0] have not closed their environments within 0.2 s, and are killed" in caplog.text
 
