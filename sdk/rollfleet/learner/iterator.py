@@ -219,8 +219,8 @@ class BatchIterator(IterableDataset[Any]):
         type for a process: without `workers`, a policy that takes a TensorDict sets it for the learner's modules, too.
 
         Args:
-            frames_per_sample: From the first `sample` of the buffer on, collect this many frames for each of them, and
-                wait for the next one. A batch is written whole. None: collect without waiting.
+            frames_per_sample: From the first `sample` of the buffer on, collect this many frames for each of them.
+                Collecting and sampling wait for each other. A batch is written whole. None: neither waits.
 
         Raises:
             JobInvalid: The collector has no `replay_buffer`, or it does not count samples as `rollfleet.ReplayBuffer`.
