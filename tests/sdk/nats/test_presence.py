@@ -11,8 +11,8 @@ from tests.job_server import Connect, Server, join_all
 from tests.waiting import wait_until
 
 import rollfleet
-from rollfleet.nats import polling, presence
 from rollfleet.errors import JetStreamRefused
+from rollfleet.nats import polling, presence
 from rollfleet.nats.streams import ask, provision
 from rollfleet.nats.transport import NatsTransport
 from rollfleet_api.messages import WorkerState
