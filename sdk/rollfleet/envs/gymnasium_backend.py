@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pickle import PicklingError
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -153,7 +154,9 @@ def _failed(source: str, exc: Exception, spec: EnvSpec) -> EnvironmentInvalid:
         near = nearest(spec.id, gymnasium.registry)
         hint = f"did you mean {near!r}?" if near else "write 'module:Name-v0' to import the module that registers it"
         return EnvironmentInvalid(f"{source}: {exc} ({hint})")
+    hint = "Check its keyword arguments and wrappers, and that its dependencies are installed on the worker"
+    if isinstance(exc, PicklingError):  # a worker's `__main__` is not the user's program
+        hint = "If it starts a process, put the function that runs there into a module that workers can import"
     return EnvironmentInvalid(
-        f"{source} could not be built with kwargs {dict(spec.kwargs)}: {type(exc).__name__}: {exc}. "
-        "Check its keyword arguments and wrappers, and that its dependencies are installed on the worker"
+        f"{source} could not be built with kwargs {dict(spec.kwargs)}: {type(exc).__name__}: {exc}. {hint}"
     )

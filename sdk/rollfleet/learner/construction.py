@@ -170,6 +170,7 @@ def start(construction: Construction, keywords: Keywords) -> tuple[Transport, Co
         start_method=keywords["start_method"],
         max_restarts_per_worker=keywords["max_restarts_per_worker"] or 0,
         quiet=keywords["quiet"],
+        close_timeout_s=keywords["close_timeout_s"],
     )
     return processes, job
 

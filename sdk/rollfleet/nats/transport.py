@@ -94,7 +94,11 @@ class NatsTransport:
             on_unavailable=lambda: link.begin(self._wait_for_consumer()),
             paused=self._receiver.full,
         )
-        self.resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
+        try:
+            self.resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
+        except BaseException:
+            self._receiver.close()
+            raise
         self._sender = LearnerSender(link, self.resumed.session)
         self._memory = BufferPool(IDLE_VERSIONS)
         running = [self._puller.run(), self._sender.run(), self._receiver.keep(), self._heartbeats.run()]

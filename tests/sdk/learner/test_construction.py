@@ -63,7 +63,11 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
     [
         (
             {"frames_per_batch": 10, "num_envs": 3},
-            r"10 is not a multiple of the 3 environments of a worker \(`num_envs`\).*; write e\.g\. 12",
+            r"10 is not a multiple of 3, the environments of a batch \(`num_envs`, .*`workers`\); write 9 or 12",
+        ),
+        (
+            {"frames_per_batch": 500, "num_envs": 4, "workers": 2},
+            r"^frames_per_batch: 500 is not a multiple of 8, .*; write 496 or 504",
         ),
         ({"frames_per_batch": "10"}, r"frames_per_batch: expected a whole number, got '10'; write 10 without quotes$"),
         ({"frames_per_batch": None}, r"frames_per_batch: expected a whole number, got None; write a value"),
