@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from rollfleet.errors import JobInvalid
 from rollfleet_api.job import Exploration
 
 __all__ = ["Exploration", "exploration", "exploring"]
@@ -17,8 +18,14 @@ def exploration() -> Exploration:
 
 
 @contextmanager
-def exploring(how: Exploration) -> Iterator[None]:
+def exploring(how: Exploration | str) -> Iterator[None]:
     """Make policies act in this way inside the block. Contexts nest; each thread and task has its own.
+
+    Args:
+        how: An `Exploration`, or its name as `rollfleet.Collector` takes it: "random", "mode", "mean", "deterministic".
+
+    Raises:
+        JobInvalid: It is another value.
 
     Example:
         >>> from rollfleet.exploration import Exploration, exploration, exploring
@@ -26,7 +33,10 @@ def exploring(how: Exploration) -> Iterator[None]:
         ...     print(exploration())
         Mean
     """
-    token = _current.set(how)
+    named = {each.lower(): each for each in Exploration}
+    if not isinstance(how, str) or how.lower() not in named:
+        raise JobInvalid(f"exploring(how): expected {' or '.join(map(repr, named))}, got {how!r}")
+    token = _current.set(named[how.lower()])
     try:
         yield
     finally:

@@ -84,7 +84,7 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     options = LearnerOptions.of(keywords)
     inline, cluster, factory = keywords["workers"] == 0, keywords["cluster"], keywords["policy_factory"]
     check(keywords)
-    job = _job(env, keywords)
+    job = _job(env, policy, keywords)
     count = job.spec.workers
     envs = _for_each(env, count, "env")
     _check_envs(envs, job.spec, inline=inline)
@@ -237,7 +237,7 @@ class _Policies:
         return built
 
 
-def _job(env: Any, keywords: Keywords) -> CollectorJob:
+def _job(env: Any, policy: Any, keywords: Keywords) -> CollectorJob:
     first = env[0] if isinstance(env, list | tuple) and env else env
     values = {name: keywords[name] for name in PLACES} | {"workers": keywords["workers"] or 1}
     values |= {name: _GIVEN for name in HOOKS if callable(values[name])}
@@ -250,7 +250,11 @@ def _job(env: Any, keywords: Keywords) -> CollectorJob:
     if isinstance(kwargs := keywords["env_kwargs"], Mapping):
         with suppress(TypeError, ValueError):  # objects have no place in a job
             made["kwargs"] = json.loads(json.dumps(dict(kwargs), default=plain, allow_nan=False))
-    return job_of(values, made, {"entrypoint": _GIVEN})
+    job = job_of(values, made, {"entrypoint": _GIVEN})
+    if policy is None:  # nothing is broadcast: a factory's policies act with their own weights
+        spec = job.spec.model_copy(update={"weights": job.spec.weights.model_copy(update={"interval": 0})})
+        job = job.model_copy(update={"spec": spec})
+    return job
 
 
 def _check_policy(policy: Any, keywords: Keywords) -> None:

@@ -75,7 +75,7 @@ class Director:
             origin=run_state.origin,
             resumed=self._transport.resumed.version,
             steps=self.steps,
-            own_weights=not self._weights.has_policy,
+            own_weights=not self._weights.has_policy and not self.job.spec.weights.interval,
             call=self._call,
         )
 

@@ -17,6 +17,7 @@ from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState
 
 CHECK_WORKERS_S = 1.0  # between two checks of the workers' states
 CTRL_C_S = 0.1  # until Ctrl-C ends a wait
+OWN_WEIGHTS = "; if workers are to act with the weights of `policy.entrypoint`, give the job `weights.interval: 0`"
 IDLE = (WorkerState.STARTING, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
 
 
@@ -148,7 +149,7 @@ class Gatherer:
             if status.state is WorkerState.WAITING_FOR_WEIGHTS and self._weights.version == 0 and self._rank.leads:
                 raise NoWeights(
                     f"worker {worker} waits for weights, and none were sent: call update_policy_weights_() before "
-                    f"iterating, or pass `policy=`"
+                    f"iterating, or pass `policy=`" + OWN_WEIGHTS * (self.director.job.spec.policy.entrypoint is not None)
                 )
 
     def wait_for_version(self, version: int, timeout_s: float) -> None:
