@@ -26,7 +26,7 @@ class Display:
 
     @contextmanager
     def showing(self, watch: JobWatch, *, has_output: bool = False) -> Iterator[None]:
-        """Show a job's progress until the block ends, and once more at the end.
+        """Show a job's progress until the block ends, and once more at the end, with the speed of the whole run.
 
         With `has_output` the workers' output is shown, too, and the progress does not repeat their errors.
         """
@@ -38,7 +38,10 @@ class Display:
                 console=self._console,
                 refresh_per_second=1 / REFRESH_S,
             ):
-                yield
+                try:
+                    yield
+                finally:
+                    watch.conclude()
             return
         ended = threading.Event()
         printer = threading.Thread(target=self._print_lines, args=(watch, ended), daemon=True)
@@ -48,6 +51,7 @@ class Display:
         finally:
             ended.set()
             printer.join()
+            watch.conclude()
             self._summarise(watch)
 
     def output(self, process: str, line: str) -> None:

@@ -113,6 +113,15 @@ def test_frames_per_second_follow_from_the_learners_heartbeats(watched: Watched)
     assert watch.frames_per_second == 1000.0
 
 
+def test_a_run_of_a_second_ends_with_its_frames_over_the_time_of_collecting(watched: Watched) -> None:
+    """Its learner sends one heartbeat, whose rate is 0. The frames of a checkpoint are none of the run."""
+    watched.send(replace(WORKER, time_s=10.0), lambda: watched.watch.workers[0].time_s == 10.0)
+    watched.send(replace(WORKER, frames=7_400, time_s=12.0), lambda: watched.watch.workers[0].frames == 7_400)
+    watched.send(replace(LEARNER, time_s=12.5), lambda: watched.watch.learner is not None)
+    assert "test: 12,800 frames (500/s), " in _shown(watched, terminal=False)
+    assert " 500 frames/s " in " ".join(_shown(watched, terminal=True).split())
+
+
 def test_an_unreadable_heartbeat_is_skipped(watched: Watched, server: Server) -> None:
     for role, subject in ((Role.LEARNER, server.subjects.learner), (Role.WORKER, server.subjects.worker(0))):
         link = server.link(role)
