@@ -1,5 +1,6 @@
 """Checkpoints: what a learner trains, and the state of its collector, in files that are whole or absent."""
 
+import logging
 import os
 import pickle
 import re
@@ -14,6 +15,8 @@ from rollfleet.arguments import path_of, shown, whole_number
 from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.learner.iterator import BatchIterator
 from rollfleet.policies.actor_critic import ActorCritic
+
+log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"checkpoint-(\d+)\.pt")
 _UNFINISHED = "unfinished.tmp"
@@ -119,6 +122,8 @@ class Checkpoint:
     def resume(self) -> bool:
         """Load the newest file into the parts and the collector. Call it before the first iteration.
 
+        A warning is logged if the collector has its `total_frames`.
+
         Returns:
             Whether there was one. False: the learner begins with what it has.
 
@@ -136,6 +141,12 @@ class Checkpoint:
         for name, part in self._parts.items():
             part.load_state_dict(state["parts"][name])
         self._collector.load_state_dict(state["collector"])
+        if 0 < self._collector.total_frames <= self._collector.frames:
+            log.warning(
+                "%s: resumed at its end: it has all %s frames, and nothing is trained; to train again, name another folder",
+                path,
+                f"{self._collector.total_frames:,}",
+            )
         return True
 
 
