@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollfleet.arguments import plain, true_or_false
 from rollfleet.collector import Collector
-from rollfleet.envs.factory import make_env
+from rollfleet.envs.factory import make_one
 from rollfleet.errors import JobInvalid, WorkerFailed
 from rollfleet.learner.keywords import hints_names
 from rollfleet.learner.options import Extends, LearnerOptions
@@ -135,8 +135,7 @@ def connect(
                 f"{known.key} has `stragglers.threshold` {known.spec.stragglers.threshold:g}, which only a learner of "
                 "one process can follow: remove it from the job, or connect with `ranks=1`"
             )
-        one = known.spec.env.model_copy(update={"num_envs": 1})
-        initialise_as_learner(policy, partial(make_env, one))
+        initialise_as_learner(policy, partial(make_one, known.spec.env))
         transport = NatsTransport(link, known, device=batch_device, no_cuda_sync=awaits_no_copies, rank=own_rank)
         return Collector.over(transport, known, policy, **options)
     except BaseException:

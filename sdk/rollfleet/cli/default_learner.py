@@ -8,7 +8,7 @@ import sys
 import torch
 
 from rollfleet.connection import connect
-from rollfleet.envs.factory import make_env
+from rollfleet.envs.factory import make_one
 from rollfleet.errors import RollfleetError, WorkerFailed
 from rollfleet.policies.factory import make_policy
 from rollfleet_api.job import CollectorJob
@@ -26,7 +26,7 @@ def main() -> None:
 
 def _policy(job: CollectorJob) -> object:
     torch.manual_seed(job.spec.collect.seed)
-    env = make_env(job.spec.env.model_copy(update={"num_envs": 1}))
+    env = make_one(job.spec.env)
     try:
         return make_policy(job.spec.policy, env.single_observation_space, env.single_action_space)
     finally:

@@ -1,8 +1,8 @@
 """The check behind `rollfleet validate`: find the mistakes of jobs in files before anything runs.
 
 The models of `rollfleet_api` check the fields. This module adds what only a machine knows: the environments that
-Gymnasium registers, and the modules that can be imported. Jobs with their own code (`spec.source`, `spec.image`) are
-not checked against the packages of this machine.
+Gymnasium registers, the modules that can be imported, and whether one environment and its policy can be made of them.
+Jobs with their own code (`spec.source`, `spec.image`) are not checked against the packages of this machine.
 """
 
 import contextlib
@@ -88,11 +88,41 @@ def _part(model: type[Part], data: object) -> Part | None:
 def _unknown_names(spec: Mapping[str, object], brings_code: bool) -> Iterator[tuple[str, str]]:
     env, policy = _part(EnvSpec, spec.get("env")), _part(PolicySpec, spec.get("policy"))
     collect, weights = _part(CollectSpec, spec.get("collect")), _part(WeightsSpec, spec.get("weights"))
-    if env and (message := _environment_problem(env, brings_code)):
+    message = _environment_problem(env, brings_code) if env else ""
+    if message:
         yield "spec.env.id", message
-    for path, entrypoint in entrypoints(env, policy, collect, weights).items():
-        if not brings_code and (message := _failure(load, entrypoint)):
-            yield path, message
+    if brings_code:
+        return
+    unusable = {path: _failure(load, name) for path, name in entrypoints(env, policy, collect, weights).items()}
+    yield from ((path, message) for path, message in unusable.items() if message)
+    if env and policy and not any((message, *unusable.values())) and not (collect and collect.init_fn):
+        yield from _unmade(env, policy)
+
+
+def _unmade(env: EnvSpec, policy: PolicySpec) -> Iterator[tuple[str, str]]:
+    """Make an environment and its policy once. A package that this machine lacks is no problem of the job."""
+    # Not at the top: other commands should not wait for torch.
+    from rollfleet.envs.factory import make_one
+    from rollfleet.errors import JobInvalid
+    from rollfleet.policies.factory import make_policy
+
+    path = "spec.env"
+    try:
+        made = make_one(env)
+        with contextlib.closing(made):
+            path = "spec.policy"
+            spaces = made.single_observation_space, made.single_action_space
+            make_policy(policy.model_copy(update={"device": "cpu"}), *spaces)
+    except JobInvalid as error:
+        if not _lacks_a_package(error):
+            yield path, str(error)
+
+
+def _lacks_a_package(error: BaseException | None) -> bool:
+    import gymnasium
+
+    missing = ImportError, gymnasium.error.DependencyNotInstalled
+    return error is not None and (isinstance(error, missing) or _lacks_a_package(error.__cause__))
 
 
 def entrypoints(
