@@ -4,12 +4,13 @@
 """
 
 import sys
+from contextlib import suppress
 
 import torch
 
 from rollfleet.connection import connect
 from rollfleet.envs.factory import make_one
-from rollfleet.errors import RollfleetError, WorkerFailed
+from rollfleet.errors import JobInvalid, RollfleetError, WorkerFailed
 from rollfleet.policies.factory import make_policy
 from rollfleet_api.job import CollectorJob
 
@@ -17,7 +18,9 @@ from rollfleet_api.job import CollectorJob
 def main() -> None:
     """Take batches until the job ends."""
     with connect(policy=None) as collector:
-        policy = _policy(collector.job)
+        policy = None
+        with suppress(JobInvalid):  # workers fail by the same cause, and the run shows theirs
+            policy = _policy(collector.job)
         if isinstance(policy, torch.nn.Module) and policy.state_dict():
             collector.update_policy_weights_(policy)
         for _ in collector:
