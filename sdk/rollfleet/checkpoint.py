@@ -122,8 +122,6 @@ class Checkpoint:
     def resume(self) -> bool:
         """Load the newest file into the parts and the collector. Call it before the first iteration.
 
-        A warning is logged if the collector has its `total_frames`.
-
         Returns:
             Whether there was one. False: the learner begins with what it has.
 
@@ -141,12 +139,9 @@ class Checkpoint:
         for name, part in self._parts.items():
             part.load_state_dict(state["parts"][name])
         self._collector.load_state_dict(state["collector"])
-        if 0 < self._collector.total_frames <= self._collector.frames:
-            log.warning(
-                "%s: resumed at its end: it has all %s frames, and nothing is trained; to train again, name another folder",
-                path,
-                f"{self._collector.total_frames:,}",
-            )
+        if 0 < (total := self._collector.total_frames) <= self._collector.frames:
+            what = f"it has all {total:,} frames, and nothing is trained; to train again, name another folder"
+            log.warning("%s: resumed at its end: %s", path, what)
         return True
 
 

@@ -19,13 +19,10 @@ def exploration() -> Exploration:
 
 @contextmanager
 def exploring(how: Exploration | str) -> Iterator[None]:
-    """Make policies act in this way inside the block. Contexts nest; each thread and task has its own.
-
-    Args:
-        how: An `Exploration`, or its name as `rollfleet.Collector` takes it: "random", "mode", "mean", "deterministic".
+    """Make policies act in this way, such as "mode", inside the block. Contexts nest; each thread and task has its own.
 
     Raises:
-        JobInvalid: It is another value.
+        JobInvalid: `how` is not one of the values of `Exploration`, in any case.
 
     Example:
         >>> from rollfleet.exploration import Exploration, exploration, exploring
@@ -33,10 +30,11 @@ def exploring(how: Exploration | str) -> Iterator[None]:
         ...     print(exploration())
         Mean
     """
-    named = {each.lower(): each for each in Exploration}
-    if not isinstance(how, str) or how.lower() not in named:
-        raise JobInvalid(f"exploring(how): expected {' or '.join(map(repr, named))}, got {how!r}")
-    token = _current.set(named[how.lower()])
+    try:
+        token = _current.set(Exploration(str(how).capitalize()))
+    except ValueError:
+        expected = " or ".join(repr(each.lower()) for each in Exploration)
+        raise JobInvalid(f"exploring(how): expected {expected}, got {how!r}") from None
     try:
         yield
     finally:

@@ -3,7 +3,6 @@
 import csv
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TextIO
 
 from rollfleet.errors import RollfleetError
 
@@ -30,15 +29,14 @@ class LearningCurve(AbstractContextManager["LearningCurve"]):
     def __init__(self, folder: str | Path, *, title: str) -> None:
         self._folder, self._title = Path(folder), title
         self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / "curve.csv").touch()
-        self._file: TextIO | None = None
+        self._file = (self._folder / "curve.csv").open("a", newline="")
         self._writer: csv.DictWriter[str] | None = None
 
     def add(self, *, frames: int, mean_return: float | None, **more: Number) -> None:
         """Add a row. The names in `more` must be the same each time."""
         row = {"frames": frames, "mean_return": mean_return, **more}
-        if self._file is None or self._writer is None:
-            self._file = (self._folder / "curve.csv").open("w", newline="")
+        if self._writer is None:
+            self._file.truncate(0)
             self._writer = csv.DictWriter(self._file, list(row))
             self._writer.writeheader()
         self._writer.writerow(row)
@@ -52,8 +50,7 @@ class LearningCurve(AbstractContextManager["LearningCurve"]):
 
     def close(self) -> None:
         """Close the file."""
-        if self._file:
-            self._file.close()
+        self._file.close()
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -36,8 +36,6 @@ STOP_GRACE_S = 2.0
 FIRST_RESTART_WAIT_S, LONGEST_RESTART_WAIT_S = 0.1, 5.0
 NATS_RESTARTS, NATS_STABLE_S = 10, 60.0  # restarts in a row; a server that runs this long resets their count
 
-_GAVE_UP = "CRITICAL rollfleet.cli.worker_program: "  # the log of bad input
-
 # Let glibc keep the memory of 1 MiB messages: by default it maps and faults in each of them again.
 _MALLOC_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
 
@@ -182,15 +180,12 @@ class _Children:
     async def _run(self, name: str, command: list[str], environ: dict[str, str]) -> tuple[int, str]:
         """Run a process to its end, and stop it if cancelled. A failed start is a crash.
 
-        Returns its exit code, and its end in a sentence, which has the one line of a worker that gave up.
+        Returns its exit code, and its end in a sentence.
         """
-
-        def show(line: str) -> None:
-            if not line.startswith(_GAVE_UP):
-                self._local.display.output(name, line)
-
         try:
-            child = await spawn(name, command, environ=environ, on_line=show)
+            child = await spawn(
+                name, command, environ=environ, on_line=lambda line: self._local.display.output(name, line)
+            )
         except OSError as error:
             return EXIT_CRASHED, f"{name} did not start: {error.strerror}"
         self._report_start(child)

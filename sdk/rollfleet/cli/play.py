@@ -35,7 +35,6 @@ def play(
     from rollfleet.collector import Collector
     from rollfleet.envs.torchrl_env import TorchRLEnv
     from rollfleet.errors import JobInvalid
-    from rollfleet.learner.construction import given
     from rollfleet_api.documents import read_job
     from rollfleet_api.job import CollectorJob
 
@@ -43,13 +42,6 @@ def play(
         raise JobInvalid("--env and --policy change the job of the checkpoint; write them into the file of --job")
     path, saved = read(policy)
     known = read_job(job) if job else CollectorJob.model_validate(_named(saved["job"], make_env, make_policy))
-    objects = f"{given.__module__}:{given.__name__}"
-    parts = {"--env": known.spec.env, "--policy": known.spec.policy}
-    if unnamed := [option for option, part in parts.items() if part.entrypoint == objects]:
-        raise JobInvalid(
-            f"{path}: its collector got objects, which a checkpoint does not hold: add {' and '.join(unnamed)}, as "
-            "`module:callable`; or name the file of a job: --job"
-        )
     sys.path.append(str(job.resolve().parent if job else Path.cwd()))  # the job's own modules, after installed ones
     try:
         env = _env(known, pictures=gif is not None)

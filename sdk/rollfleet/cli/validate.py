@@ -74,8 +74,9 @@ def _local_problems(document: Document) -> Iterator[Problem]:
     raw = document.data.get("spec") if isinstance(document.data, Mapping) else None
     if not isinstance(raw, Mapping):
         return
-    for path, message in _unknown_names(raw, bool(raw.get("source") or raw.get("image"))):
-        yield Problem(path, message, document.where(path))
+    for path, message in _unknown_names(raw, bool(raw.get("source") or raw.get("image"))).items():
+        if message:
+            yield Problem(path, message, document.where(path))
 
 
 def _part(model: type[Part], data: object) -> Part | None:
@@ -85,44 +86,36 @@ def _part(model: type[Part], data: object) -> Part | None:
         return None  # reported already
 
 
-def _unknown_names(spec: Mapping[str, object], brings_code: bool) -> Iterator[tuple[str, str]]:
+def _unknown_names(spec: Mapping[str, object], brings_code: bool) -> Mapping[str, str]:
+    """Return the problem at each path; empty: none."""
     env, policy = _part(EnvSpec, spec.get("env")), _part(PolicySpec, spec.get("policy"))
     collect, weights = _part(CollectSpec, spec.get("collect")), _part(WeightsSpec, spec.get("weights"))
-    message = _environment_problem(env, brings_code) if env else ""
-    if message:
-        yield "spec.env.id", message
-    if brings_code:
-        return
-    unusable = {path: _failure(load, name) for path, name in entrypoints(env, policy, collect, weights).items()}
-    yield from ((path, message) for path, message in unusable.items() if message)
-    if env and policy and not any((message, *unusable.values())) and not (collect and collect.init_fn):
-        yield from _unmade(env, policy)
+    found = {"spec.env.id": _environment_problem(env, brings_code) if env else ""}
+    if not brings_code:
+        named = entrypoints(env, policy, collect, weights)
+        found |= {path: _failure(load, entrypoint) for path, entrypoint in named.items()}
+        if env and policy and not any(found.values()) and "spec.collect.initFn" not in named:
+            found |= _unmade(env, policy)
+    return found
 
 
-def _unmade(env: EnvSpec, policy: PolicySpec) -> Iterator[tuple[str, str]]:
+def _unmade(env: EnvSpec, policy: PolicySpec) -> Mapping[str, str]:
     """Make an environment and its policy once. A package that this machine lacks is no problem of the job."""
-    # Not at the top: other commands should not wait for torch.
+    import gymnasium
+
     from rollfleet.envs.factory import make_one
     from rollfleet.errors import JobInvalid
     from rollfleet.policies.factory import make_policy
 
-    path = "spec.env"
+    path, here = "spec.env", policy.model_copy(update={"device": "cpu"})
     try:
-        made = make_one(env)
-        with contextlib.closing(made):
+        with contextlib.closing(make_one(env)) as made:
             path = "spec.policy"
-            spaces = made.single_observation_space, made.single_action_space
-            make_policy(policy.model_copy(update={"device": "cpu"}), *spaces)
+            make_policy(here, made.single_observation_space, made.single_action_space)
     except JobInvalid as error:
-        if not _lacks_a_package(error):
-            yield path, str(error)
-
-
-def _lacks_a_package(error: BaseException | None) -> bool:
-    import gymnasium
-
-    missing = ImportError, gymnasium.error.DependencyNotInstalled
-    return error is not None and (isinstance(error, missing) or _lacks_a_package(error.__cause__))
+        if not isinstance(error.__cause__, ImportError | gymnasium.error.DependencyNotInstalled):
+            return {path: str(error)}
+    return {}
 
 
 def entrypoints(

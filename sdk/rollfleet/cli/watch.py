@@ -7,7 +7,7 @@ from rollfleet.nats.link import Link
 from rollfleet.transports.roster import Roster
 from rollfleet_api.frame_rate import FrameRate
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_api.messages import LearnerStatus, WorkerStatus
 
 
 class JobWatch:
@@ -16,7 +16,7 @@ class JobWatch:
     Attributes:
         job: The job.
         learner: The learner's newest heartbeat. None: none has come yet.
-        frames_per_second: Frames per second over the last 5 s of its heartbeats; after `conclude`, of the whole run.
+        frames_per_second: Frames per second over the last 5 s of its heartbeats.
     """
 
     def __init__(self, job: CollectorJob) -> None:
@@ -25,7 +25,6 @@ class JobWatch:
         self._roster = Roster(job.spec.workers, suspect_after_s=job.spec.failure.suspect_after_seconds)
         self.frames_per_second = 0.0
         self._rate = FrameRate(window_s=5.0)
-        self._collected, self._began_s, self._until_s = 0, 0.0, 0.0  # by the workers
 
     def listen(self, link: Link) -> None:
         """Receive heartbeats from now on, over a connection that may subscribe to them."""
@@ -42,14 +41,8 @@ class JobWatch:
         """Descriptions of workers' problems, by index."""
         return self._roster.problems()
 
-    def conclude(self) -> None:
-        """At the end, set `frames_per_second` to the mean of the time in which workers collected."""
-        if self.learner and self._until_s > self._began_s:
-            frames = min(self.learner.frames, self._collected)  # without those of earlier runs, and dropped ones
-            self.frames_per_second = frames / (self._until_s - self._began_s)
-
     async def _subscribe(self, link: Link) -> None:
-        await link.listen(link.subjects.workers, WorkerStatus, self._hear_worker)
+        await link.listen(link.subjects.workers, WorkerStatus, self._roster.hear)
         await link.listen(link.subjects.learner, LearnerStatus, self._hear_learner)
 
     async def _count_beats(self, link: Link) -> None:
@@ -60,15 +53,6 @@ class JobWatch:
 
     async def _forget_missed(self) -> None:
         self._roster.forget_missed()
-
-    def _hear_worker(self, status: WorkerStatus) -> None:
-        before = self.workers.get(status.worker)
-        self._roster.hear(status)
-        if status.state is WorkerState.COLLECTING and not self._began_s:
-            self._began_s = status.time_s
-        if before and before.incarnation == status.incarnation and status.frames > before.frames:
-            self._collected += status.frames - before.frames
-            self._until_s = status.time_s
 
     def _hear_learner(self, status: LearnerStatus) -> None:
         self.frames_per_second = self._rate.update(status, status.time_s)

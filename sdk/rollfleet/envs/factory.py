@@ -81,18 +81,12 @@ def make_env(
 
 
 def make_one(spec: EnvSpec) -> VectorEnv:
-    """Build one environment like those of a job, stepped in this process; the whole of an entrypoint's `VectorEnv`.
-
-    Raises:
-        EnvironmentInvalid: See `make_env`.
-    """
-    alone: dict[str, object] = {"num_envs": 1, "processes": 0}
-    if spec.vectorization is Vectorization.ASYNC:
-        alone["vectorization"] = Vectorization.SYNC
+    """Build one environment like those of a job, stepped in this process; the whole of an entrypoint's `VectorEnv`."""
+    stepped = Vectorization.SYNC if spec.vectorization is Vectorization.ASYNC else spec.vectorization
     try:
-        return make_env(spec.model_copy(update=alone))
+        return make_env(spec.model_copy(update={"num_envs": 1, "processes": 0, "vectorization": stepped}))
     except EnvironmentInvalid:
-        if spec.entrypoint is None or spec.num_envs == 1 or spec.vectorization is Vectorization.ASYNC:
+        if spec.entrypoint is None or spec.num_envs == 1:
             raise
         return make_env(spec)  # it may make environments of this number only
 

@@ -20,7 +20,7 @@ from rollfleet.arguments import plain, shown
 from rollfleet.envs.factory import VectorEnv, make_env
 from rollfleet.envs.tensor_env import TensorVectorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv, is_torchrl
-from rollfleet.errors import JobInvalid, PolicyInvalid
+from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
 from rollfleet.learner.job_keywords import PLACES, job_of
 from rollfleet.learner.keywords import Keywords
 from rollfleet.learner.options import LearnerOptions, check
@@ -44,13 +44,14 @@ STEPS_AT_ONCE = 128  # memory of a worker that collects whole trajectories
 _GIVEN = "rollfleet.learner.construction:given"
 
 
-def given(*_: object, **__: object) -> NoReturn:
-    """Stand in a job for an environment or a policy that was passed as an object.
+def given(*spaces: object, **__: object) -> NoReturn:
+    """Stand in a job for an environment, or for a policy of two spaces, that was passed as an object.
 
     Raises:
-        JobInvalid: Always: the job does not hold the object.
+        EnvironmentInvalid, PolicyInvalid: Always: the job does not hold the object.
     """
-    raise JobInvalid("this environment or policy was passed to rollfleet.Collector as an object; a job needs its name")
+    kind, error = ("policy", PolicyInvalid) if spaces else ("environment", EnvironmentInvalid)
+    raise error(f"the {kind} was passed to rollfleet.Collector as an object; a job needs its name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +241,8 @@ class _Policies:
 def _job(env: Any, policy: Any, keywords: Keywords) -> CollectorJob:
     first = env[0] if isinstance(env, list | tuple) and env else env
     values = {name: keywords[name] for name in PLACES} | {"workers": keywords["workers"] or 1}
+    if policy is None and "weights_interval" not in keywords.given:
+        values["weights_interval"] = 0  # a factory's policies act with their own weights
     values |= {name: _GIVEN for name in HOOKS if callable(values[name])}
     if (count := _envs_in(first)) is not None and "num_envs" not in keywords.given:
         values["num_envs"] = count
@@ -250,11 +253,7 @@ def _job(env: Any, policy: Any, keywords: Keywords) -> CollectorJob:
     if isinstance(kwargs := keywords["env_kwargs"], Mapping):
         with suppress(TypeError, ValueError):  # objects have no place in a job
             made["kwargs"] = json.loads(json.dumps(dict(kwargs), default=plain, allow_nan=False))
-    job = job_of(values, made, {"entrypoint": _GIVEN})
-    if policy is None:  # nothing is broadcast: a factory's policies act with their own weights
-        spec = job.spec.model_copy(update={"weights": job.spec.weights.model_copy(update={"interval": 0})})
-        job = job.model_copy(update={"spec": spec})
-    return job
+    return job_of(values, made, {"entrypoint": _GIVEN})
 
 
 def _check_policy(policy: Any, keywords: Keywords) -> None:

@@ -49,8 +49,7 @@ def main() -> None:
         parser.error(f"{given.program}: no such file")
     ours = {"--gpus", *(f"--{name}" for name in vars(given) if name not in ("program", "args"))}
     if behind := [word for word in given.args if word.partition("=")[0] in ours]:
-        where = f"`{' '.join(behind)}` behind {given.program} is an argument of the program"
-        print(f"{where}; options of rollfleet.torchrl stand before it", file=sys.stderr)
+        print(f"{' '.join(behind)}: passed to {given.program}; write it before the program to use it", file=sys.stderr)
     options = {name: value for name, value in vars(given).items() if value is not None}
     elsewhere.update({name: options[name] for name in ("workers", "job", "nats") if name in options})
     if written := {name: options[name] for name in Cluster.__dataclass_fields__ if name in options}:

@@ -113,13 +113,13 @@ def test_frames_per_second_follow_from_the_learners_heartbeats(watched: Watched)
     assert watch.frames_per_second == 1000.0
 
 
-def test_a_run_of_a_second_ends_with_its_frames_over_the_time_of_collecting(watched: Watched) -> None:
-    """Its learner sends one heartbeat, whose rate is 0. The frames of a checkpoint are none of the run."""
-    watched.send(replace(WORKER, time_s=10.0), lambda: watched.watch.workers[0].time_s == 10.0)
-    watched.send(replace(WORKER, frames=7_400, time_s=12.0), lambda: watched.watch.workers[0].frames == 7_400)
-    watched.send(replace(LEARNER, time_s=12.5), lambda: watched.watch.learner is not None)
-    assert "test: 12,800 frames (500/s), " in _shown(watched, terminal=False)
-    assert " 500 frames/s " in " ".join(_shown(watched, terminal=True).split())
+def test_a_run_within_a_heartbeat_of_its_learner_ends_with_the_speed_of_its_workers(watched: Watched) -> None:
+    watched.send(LEARNER, lambda: watched.watch.learner is not None)
+    for worker in range(2):
+        done = replace(WORKER, worker=worker, state=WorkerState.COMPLETE)
+        watched.send(done, lambda done=done: watched.watch.workers[done.worker] == done)  # type: ignore[misc]
+    assert "test: 12,800 frames (2,469/s), " in _shown(watched, terminal=False)
+    assert " 2,469 frames/s " in " ".join(_shown(watched, terminal=True).split())
 
 
 def test_an_unreadable_heartbeat_is_skipped(watched: Watched, server: Server) -> None:

@@ -78,7 +78,7 @@ def test_options_of_pods_are_those_of_a_cluster(tmp_path: Path) -> None:
     ("arguments", "code", "message"),
     [
         (["nofile.py"], 2, "rollfleet.torchrl: error: nofile.py: no such file\n"),
-        (["program.py", "--workers=8", "-x"], 0, "`--workers=8` behind program.py is an argument of the program; "),
+        (["program.py", "--workers=8", "-x"], 0, "--workers=8: passed to program.py; write it before the program"),
     ],
 )
 def test_a_missing_program_and_an_option_behind_one_are_named(
