@@ -1,5 +1,6 @@
 """Checkpoints: what a learner trains, and the state of its collector, in files that are whole or absent."""
 
+import logging
 import os
 import pickle
 import re
@@ -15,6 +16,8 @@ from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.learner.iterator import BatchIterator
 from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.weights.modules import unwrapped
+
+log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"checkpoint-(\d+)\.pt")
 _UNFINISHED = "unfinished.tmp"
@@ -138,6 +141,9 @@ class Checkpoint:
         for name, part in self._parts.items():
             part.load_state_dict(state["parts"][name])
         self._collector.load_state_dict(state["collector"])
+        if 0 < (total := self._collector.total_frames) <= self._collector.frames:
+            what = f"it has all {total:,} frames, and nothing is trained; to train again, name another folder"
+            log.warning("%s: resumed at its end: %s", path, what)
         return True
 
 

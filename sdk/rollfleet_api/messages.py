@@ -111,8 +111,8 @@ class Control:
         origin: Added to workers' incarnations when ids and seeds are derived from them, so that a restored run
             continues the count.
         steps: T of this round in sync mode, which depends on the number of its workers; 0: as in the job.
-        own_weights: The learner has no policy and sends weights only on request: until then, workers use the policy as
-            its factory made it.
+        own_weights: The learner has no policy, and `weights.interval` is 0: until it sends weights on request, workers
+            use the policy as its factory made it.
         call: The call that waits for answers; None: none does.
     """
 

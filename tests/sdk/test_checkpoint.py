@@ -79,6 +79,21 @@ def test_a_compiled_policy_continues_a_plain_one_and_the_other_way_round(tmp_pat
     assert torch.equal(policies[0].weight, policies[1].weight)
 
 
+def test_a_run_that_has_all_frames_says_that_it_trains_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for life in range(2):
+        with rollfleet.Collector("CartPole-v1", frames_per_batch=64, total_frames=1280) as collector:
+            checkpoint = rollfleet.Checkpoint(tmp_path, collector, {})
+            assert checkpoint.resume() == (life == 1)
+            assert len(list(collector)) == 20 * (life == 0)
+            checkpoint.save()
+    assert caplog.messages == [
+        f"{tmp_path}/checkpoint-1.pt: resumed at its end: it has all 1,280 frames, and nothing is trained; "
+        "to train again, name another folder"
+    ]
+
+
 def test_every_so_often_a_file_is_written_and_the_newest_stay(tmp_path: Path) -> None:
     learner = Learner(tmp_path, every=2, keep=3).train(7)
     assert names(tmp_path) == ["checkpoint-1.pt", "checkpoint-2.pt", "checkpoint-3.pt"]

@@ -91,16 +91,13 @@ def _named(job: dict[str, Any], env: str | None, policy: str | None) -> dict[str
 
 
 def _env(job: "CollectorJob", *, pictures: bool) -> "VectorEnv":
-    from rollfleet.envs.factory import make_env
-    from rollfleet_api.job import Vectorization
+    from rollfleet.envs.factory import make_one
 
-    spec, changes = job.spec.env, dict[str, Any](num_envs=1, processes=0)
-    if spec.vectorization is Vectorization.ASYNC:
-        changes["vectorization"] = Vectorization.SYNC
+    spec = job.spec.env
     if pictures:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws without a display
-        changes["kwargs"] = {**spec.kwargs, "render_mode": "rgb_array"}
-    return make_env(spec.model_copy(update=changes))
+        spec = spec.model_copy(update={"kwargs": {**spec.kwargs, "render_mode": "rgb_array"}})
+    return make_one(spec)
 
 
 def _policy(job: "CollectorJob", env: "VectorEnv", path: Path, parts: dict[str, Any]) -> "Policy":

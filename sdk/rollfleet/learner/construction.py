@@ -19,7 +19,7 @@ from rollfleet.arguments import plain, shown
 from rollfleet.envs.factory import VectorEnv, make_env
 from rollfleet.envs.tensor_env import TensorVectorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv, is_torchrl
-from rollfleet.errors import JobInvalid, PolicyInvalid
+from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
 from rollfleet.learner.job_keywords import PLACES, job_of
 from rollfleet.learner.keywords import Keywords
 from rollfleet.learner.options import LearnerOptions, check
@@ -45,13 +45,14 @@ STEPS_AT_ONCE = 128  # memory of a worker that collects whole trajectories
 _GIVEN = "rollfleet.learner.construction:given"
 
 
-def given(*_: object, **__: object) -> NoReturn:
-    """Stand in a job for an environment or a policy that was passed as an object.
+def given(*spaces: object, **__: object) -> NoReturn:
+    """Stand in a job for an environment, or for a policy of two spaces, that was passed as an object.
 
     Raises:
-        JobInvalid: Always: the job does not hold the object.
+        EnvironmentInvalid, PolicyInvalid: Always: the job does not hold the object.
     """
-    raise JobInvalid("this environment or policy was passed to rollfleet.Collector as an object; a job needs its name")
+    kind, error = ("policy", PolicyInvalid) if spaces else ("environment", EnvironmentInvalid)
+    raise error(f"the {kind} was passed to rollfleet.Collector as an object; a job needs its name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     options, policy = LearnerOptions.of(keywords), unwrapped(policy, compiled=False)
     inline, cluster, factory = keywords["workers"] == 0, keywords["cluster"], keywords["policy_factory"]
     check(keywords)
-    job = _job(env, keywords)
+    job = _job(env, policy, keywords)
     count = job.spec.workers
     envs = _for_each(env, count, "env")
     _check_envs(envs, job.spec, inline=inline)
@@ -239,9 +240,11 @@ class _Policies:
         return built
 
 
-def _job(env: Any, keywords: Keywords) -> CollectorJob:
+def _job(env: Any, policy: Any, keywords: Keywords) -> CollectorJob:
     first = env[0] if isinstance(env, list | tuple) and env else env
     values = {name: keywords[name] for name in PLACES} | {"workers": keywords["workers"] or 1}
+    if policy is None and "weights_interval" not in keywords.given:
+        values["weights_interval"] = 0  # a factory's policies act with their own weights
     values |= {name: _GIVEN for name in HOOKS if callable(values[name])}
     if (count := _envs_in(first)) is not None and "num_envs" not in keywords.given:
         values["num_envs"] = count

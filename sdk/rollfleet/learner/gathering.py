@@ -18,6 +18,7 @@ from rollfleet_api.versions import count_of
 
 CHECK_WORKERS_S = 1.0  # between two checks of the workers' states
 CTRL_C_S = 0.1  # until Ctrl-C ends a wait
+OWN_WEIGHTS = "; if workers are to act with the weights of `policy.entrypoint`, give the job `weights.interval: 0`"
 IDLE = (WorkerState.STARTING, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
 
 
@@ -151,7 +152,7 @@ class Gatherer:
             if waits and self._rank.leads and not self._weights.is_due(self.director.job.spec.weights.interval):
                 raise NoWeights(
                     f"worker {worker} waits for weights, and none were sent: call update_policy_weights_() before "
-                    f"iterating, or pass `policy=`"
+                    f"iterating, or pass `policy=`" + OWN_WEIGHTS * (self.director.job.spec.policy.entrypoint is not None)
                 )
 
     def wait_for_version(self, version: int, timeout_s: float) -> None:

@@ -79,6 +79,8 @@ def _from_entrypoint(
         raise PolicyInvalid(f"{source}: {exc}") from exc
     try:
         policy = make(*(observation_space, action_space)[: spaces_taken(make, **spec.kwargs)], **spec.kwargs)
+    except PolicyInvalid:
+        raise
     except Exception as exc:
         raise PolicyInvalid(
             f"{source} failed with kwargs {dict(spec.kwargs)}: {type(exc).__name__}: {exc}. It is called as "
