@@ -12,6 +12,7 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
+from rollfleet_api.kinds import KINDS
 from rollfleet_operator.api import Api
 from rollfleet_operator.errors import ApiError
 from rollfleet_operator.manifest import Manifest
@@ -38,13 +39,13 @@ class Leadership:
     Args:
         api: The API server, over connections of its own: renewals must not wait for other requests.
         namespace: The namespace of the Lease.
-        name: The name of the Lease, which must exist.
+        name: The name of the Lease. If it is missing for `LEASE_S`, an operator creates it: some tools leave it out.
         pod: The name of this operator's pod. A restarted container of the pod continues the leadership of the last one.
     """
 
     def __init__(self, api: Api, namespace: str, name: str, pod: str) -> None:
         self._api, self._namespace, self._name, self._pod = api, namespace, name, pod
-        self._version, self._version_s = "", 0.0
+        self._version, self._version_s = "", time.monotonic()
         self._valid_until_s = -math.inf
         self._problem = "not tried yet"
         self._renewal: asyncio.Task[None] | None = None
@@ -98,8 +99,11 @@ class Leadership:
 
     async def _write(self, *, release: bool) -> bool:
         found = await self._api.get("Lease", self._namespace, self._name)
-        if found is None:
-            raise ApiError(404, "NotFound", "it does not exist: the chart creates it")
+        if found is None and time.monotonic() - self._version_s < LEASE_S:  # its last holder may still write
+            raise ApiError(404, "NotFound", f"it does not exist; this operator creates it after {LEASE_S} s")
+        if found is None:  # an operator that does the same changes nothing
+            metadata = {"namespace": self._namespace, "name": self._name}
+            found = await self._api.apply({"apiVersion": KINDS["Lease"].api_version, "kind": "Lease", "metadata": metadata})
         version, spec = found["metadata"]["resourceVersion"], found.get("spec") or {}
         if version != self._version:
             self._version, self._version_s = version, time.monotonic()

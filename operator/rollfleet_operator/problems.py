@@ -58,6 +58,8 @@ def why_no_pods(refused: str) -> Problem | None:
 def crashed(pod: Pod, crash: Crash) -> Problem:
     """Return the failure of a pod, with the last line of its log."""
     last = last_line(crash.message) or crash.reason
+    if crash.code is None:
+        return Problem("EndedByNode", f"node {pod.node} ended {title(pod)} ({crash.reason}): {last}")
     cause = " (out of memory)" if crash.reason == "OOMKilled" else ""
     return Problem(f"{pod.role.capitalize()}Crashed", f"{title(pod)} ended with code {crash.code}{cause}: {last}")
 
@@ -67,6 +69,9 @@ def problems(observed: Observed) -> Iterator[Problem]:
     refused = why_no_pods(observed.refused_pods)
     if refused:
         yield refused
+    for pod in observed.pods:
+        if pod.lost:
+            yield Problem("NodeLost", f"node {pod.node} of {title(pod)} does not answer (Pod {pod.name})")
     live = [pod for pod in observed.pods if not pod.deleting]
     yield from (found for pod in live if (found := why_not_running(pod)))
     newest = last_crash(live)
@@ -77,7 +82,7 @@ def problems(observed: Observed) -> Iterator[Problem]:
 def last_crash(pods: Iterable[Pod]) -> tuple[Pod, Crash] | None:
     """Return the newest crash."""
     found = [(pod, pod.crash) for pod in pods if pod.crash]
-    return max(found, key=lambda each: each[1].finished_s, default=None)
+    return max(found, key=lambda each: each[0].crashed_s, default=None)
 
 
 def title(pod: Pod) -> str:

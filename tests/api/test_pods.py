@@ -1,9 +1,14 @@
 """What a pod says about itself."""
 
+from typing import Any
+
 import pytest
 from tests.sdk.cluster.objects import crash, pod, waiting
 
+from rollfleet_api.pods import Pod
 from rollfleet_api.views import age
+
+FAILED: Any = {"terminated": {"exitCode": 9}}
 
 
 def test_a_pod_that_does_not_run_says_why() -> None:
@@ -20,6 +25,23 @@ def test_a_pod_that_does_not_run_says_why() -> None:
         ("Unschedulable", "0/4 nodes"),
         ("Pending", ""),
     ]
+
+
+def test_other_containers_of_a_pod_decide_nothing() -> None:
+    def seen(phase: str, **states: Any) -> Pod:
+        containers = [{"name": name, "state": state} for name, state in sorted(states.items())]
+        return pod(0, phase=phase, containerStatuses=containers, initContainerStatuses=[{"state": FAILED}])
+
+    runs: Any = {"running": {}}
+    refused = {"waiting": {"reason": "ImagePullBackOff", "message": "no image"}}
+    working = [seen("Running", a=FAILED, worker=runs, z=FAILED), seen("Pending", a=refused, worker=runs)]
+    assert [(each.running, each.crash, each.done) for each in working] == [(True, None, False)] * 2
+    assert working[1].message == "no image"
+    exited = {"terminated": {"exitCode": 0}}
+    ended = [seen("Running", a=runs, worker=exited), seen("Failed", a=FAILED, worker=exited)]
+    assert [(each.running, each.crash, each.done) for each in ended] == [(False, None, True)] * 2
+    crashed = seen("Running", a=exited, worker=FAILED, z=runs)
+    assert (crashed.running, crashed.done, crashed.counts, crashed.state) == (False, False, True, "Failed, code 9")
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(-1, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (200_000, "2d")])

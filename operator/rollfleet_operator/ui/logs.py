@@ -33,17 +33,10 @@ class PodLogs:
         pod = pods[-2 if previous else -1]
         try:
             async with self._limit, Api(lambda: as_viewer(viewer.token or "", self._connect())) as api:
-                return await api.log(job.namespace, pod.name, container=self._container(job, pod), tail=tail)
+                return await api.log(job.namespace, pod.name, container=pod.container, tail=tail)
         except ApiError as error:
             if error.status in (401, 403):
                 raise PermissionError(f"you may not read the log of Pod {job.namespace}/{pod.name}: {error}") from error
             if error.status in (400, 404):  # 400: its container has not started
                 raise LookupError(f"there is no log of {process}: {error}") from error
             raise OSError(str(error)) from error
-
-    def _container(self, key: JobKey, pod: Pod) -> str:
-        """Return the role's own container, the first of the template; a template may have more."""
-        job = self._cache.job(key)
-        children = self._cache.children(key, job["metadata"]["uid"]) if job else []
-        run = next((each for each in children if each["metadata"]["uid"] == pod.run), None)
-        return str(run["spec"]["template"]["spec"]["containers"][0]["name"]) if run else ""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.control.api_server.lab import Lab
 from tests.control.api_server.operator_program import StartProgram
+from tests.control.chart.helm import Helm
 from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer, wait_for
 
 from rollfleet_operator.leadership import EXIT_LOST, VALID_S
@@ -70,6 +71,17 @@ def test_an_operator_without_its_lease_is_not_ready(own_lab: Lab, start: StartPr
     assert not operator.answers("/readyz")
     own_lab.share_a_lease()
     wait_for(lambda: operator.answers("/readyz"))
+
+
+def test_operator_makes_a_lease_that_was_left_out_and_needs_only_the_charts_rights(
+    own_lab: Lab, api_server: ApiServer, helm: Helm, start: StartProgram
+) -> None:
+    own_lab.delete("Lease", "rollfleet")
+    role = helm.render().of("Role")["rollfleet-leader"]
+    revoke = api_server.grant(OTHER, own_lab.namespace, *role["rules"])
+    start("first", OTHER_TOKEN, until="/healthz")
+    wait_for(lambda: own_lab.get("Lease", "rollfleet") and leads(own_lab, "first"))
+    revoke()
 
 
 @pytest.mark.slow

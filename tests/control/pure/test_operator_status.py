@@ -8,6 +8,7 @@ import pytest
 from tests.control.pure.scene import Scene, scene
 
 from rollfleet_api.messages import LearnerStatus, WorkerState
+from rollfleet_api.permissions import Role
 from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, Phase, WaitsStatus
 from rollfleet_api.times import format_time
 from rollfleet_operator.problems import Problem
@@ -84,6 +85,17 @@ def test_worker_that_is_starting_failed_or_silent_is_not_ready(beat: dict[str, A
 def test_heartbeat_of_the_pod_before_does_not_make_the_new_one_ready() -> None:
     found = scene().pod(0, age_s=0.0, phase="Running", containerStatuses=[{"name": "w", "state": {"running": {}}}])
     assert status_of(found.with_heartbeats(found.beat(0))).workers.ready == 0
+
+
+@pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_pod_whose_node_does_not_answer_is_reported_with_it(role: Role, deleted: bool) -> None:
+    unknown = [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status": "False"}]
+    found = scene(learner={"template": {}}).pod(role=role, phase="Running", conditions=unknown)
+    degraded = condition(status_of(found.deleted() if deleted else found), "Degraded")
+    who = "the learner" if role is Role.LEARNER else "worker 0"
+    assert degraded.reason == "NodeLost"
+    assert degraded.message == f"node n of {who} does not answer (Pod {found.pods[0]['metadata']['name']})"
 
 
 def test_leaving_worker_does_not_count() -> None:
