@@ -64,12 +64,20 @@ def test_a_waiting_operator_ends_on_sigterm(own_lab: Lab, start: StartProgram) -
     assert leads(own_lab, "first")
 
 
-def test_an_operator_without_its_lease_is_not_ready(own_lab: Lab, start: StartProgram) -> None:
-    own_lab.delete("Lease", "rollfleet")
-    operator = start("first", until="/healthz")
+def test_an_operator_that_may_not_write_its_lease_is_not_ready(own_lab: Lab, start: StartProgram) -> None:
+    operator = start("first", OTHER_TOKEN, until="/healthz")
     assert not operator.answers("/readyz")
-    own_lab.share_a_lease()
+    own_lab.grant_everything(OTHER)
     wait_for(lambda: operator.answers("/readyz"))
+
+
+def test_a_deleted_lease_is_made_again_by_the_operator_that_leads(own_lab: Lab, start: StartProgram) -> None:
+    first, second = start("first"), start("second")
+    own_lab.delete("Lease", "rollfleet")
+    wait_for(lambda: own_lab.get("Lease", "rollfleet"))
+    assert leads(own_lab, "first")
+    second.process.terminate()
+    assert (second.process.wait(30), first.process.poll()) == (0, None)
 
 
 @pytest.mark.slow
