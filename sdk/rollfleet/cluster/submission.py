@@ -33,6 +33,7 @@ _RARELY_MENDED: Final = frozenset(
         "PodSecurityViolation",
         "PodsRefused",
         "QuotaExceeded",
+        "ResourcesMissing",
         "TemplateInvalid",
     )
 )

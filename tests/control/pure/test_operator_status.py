@@ -157,6 +157,8 @@ def test_suspended_job_wants_no_workers_and_old_workers_that_are_leaving_count_n
         ("ImagePullBackOff", "no such image", "ImagePullFailed"),
         ("CreateContainerConfigError", "no such Secret", "ContainerRefused"),
         ("refused", 'pods "x" is forbidden: exceeded quota: gpus, requested: gpu=1', "QuotaExceeded"),
+        ("refused", 'pods "x" is forbidden: failed quota: q: must specify limits.cpu for: worker', "ResourcesMissing"),
+        ("refused", 'admission webhook "w" denied the request: a label is forbidden', "PodsRefused"),
         ("refused", 'pods "x" is forbidden: violates PodSecurity "restricted:latest"', "PodSecurityViolation"),
         ("refused", 'pods "x" is forbidden: error looking up service account', "Forbidden"),
         ("problem", "the API server refuses: jobs.batch is forbidden", "Forbidden"),
