@@ -38,20 +38,20 @@ class Leadership:
     Args:
         api: The API server, over connections of its own: renewals must not wait for other requests.
         namespace: The namespace of the Lease.
-        name: The name of the Lease. The first operator makes it.
+        name: The name of the Lease. The chart has it; an operator makes one that is missing.
         pod: The name of this operator's pod. A restarted container of the pod continues the leadership of the last one.
     """
 
     def __init__(self, api: Api, namespace: str, name: str, pod: str) -> None:
         self._api, self._namespace, self._name, self._pod = api, namespace, name, pod
-        self._version, self._version_s = "", -math.inf
+        self._version, self._version_s = "", time.monotonic()
         self._valid_until_s = -math.inf
         self._problem = "not tried yet"
         self._renewal: asyncio.Task[None] | None = None
 
     @property
     def answered(self) -> bool:
-        """Whether the last attempt could read and write the Lease."""
+        """Whether the last attempt found the Lease."""
         return not self._problem
 
     async def acquire(self) -> None:
@@ -98,29 +98,25 @@ class Leadership:
 
     async def _write(self, *, release: bool) -> bool:
         found = await self._api.get("Lease", self._namespace, self._name)
-        now = datetime.now(UTC).isoformat(timespec="microseconds")
-        taken: Manifest = {
-            "holderIdentity": self._pod,
-            "renewTime": now,
-            "leaseDurationSeconds": LEASE_S,
-            "acquireTime": now,
-        }
-        if found is None:  # after a deletion, the operator that leads makes it again
-            if release or (not self._renewal and time.monotonic() - self._version_s < LEASE_S):
-                return False
-            lease: Manifest = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": taken}
-            await self._api.create(lease | {"metadata": {"namespace": self._namespace, "name": self._name}})
-            return True
+        if found is None and (release or time.monotonic() - self._version_s < LEASE_S):
+            raise ApiError(404, "NotFound", f"it does not exist; an operator makes it after {LEASE_S} s")
+        if found is None:  # tools such as Argo CD leave it out. Without a holder: several operators may do so at once
+            metadata = {"namespace": self._namespace, "name": self._name}
+            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+            found = await self._api.apply(lease)
         version, spec = found["metadata"]["resourceVersion"], found.get("spec") or {}
         if version != self._version:
             self._version, self._version_s = version, time.monotonic()
         holder = spec.get("holderIdentity")
-        if self._renewal and not release and holder != self._pod:
+        if self._renewal and not release and holder not in (None, self._pod):
             log.critical("another operator took the Lease %s/%s: this one ends", self._namespace, self._name)
             os._exit(EXIT_LOST)
         if holder not in (None, self._pod) and (release or time.monotonic() - self._version_s < LEASE_S):
             return False
-        change = {"renewTime": now} if holder == self._pod else taken
-        patch = {"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": None} if release else change}
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        change: Manifest = {"holderIdentity": None if release else self._pod, "renewTime": now}
+        if holder != self._pod:
+            change |= {"leaseDurationSeconds": LEASE_S, "acquireTime": now}
+        patch = {"metadata": {"resourceVersion": version}, "spec": change}
         await self._api.patch("Lease", self._namespace, self._name, patch)
         return True

@@ -123,7 +123,8 @@ class Lab:
         return self._server.call(self._server.api.create(manifest))
 
     def share_a_lease(self) -> dict[str, str]:
-        """Return the setting of operators that share a Lease, which the first of them makes."""
+        """Create a Lease; return the setting of operators that share it."""
+        self.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}})
         return {"ROLLFLEET_LEASE": f"{self.namespace}/{LEASE}"}
 
     def delete(self, kind: str, name: str) -> None:
