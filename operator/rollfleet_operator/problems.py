@@ -67,7 +67,8 @@ def crashed(pod: Pod, crash: Crash) -> Problem:
     """Return the failure of a pod, with the last line of its log."""
     last = last_line(crash.message) or crash.reason
     cause = " (out of memory)" if crash.reason == "OOMKilled" else ""
-    return Problem(f"{pod.role.capitalize()}Crashed", f"{title(pod)} ended with code {crash.code}{cause}: {last}")
+    who = f"init container `{pod.failed_init}` of {title(pod)}" if pod.failed_init else title(pod)
+    return Problem(f"{pod.role.capitalize()}Crashed", f"{who} ended with code {crash.code}{cause}: {last}")
 
 
 def problems(observed: Observed) -> Iterator[Problem]:

@@ -11,6 +11,7 @@ from rollfleet_api.quantity import parse_bytes
 from rollfleet_api.text import last_line
 from rollfleet_api.times import parse_time
 
+_SCHEDULER = "default-scheduler"
 MOST_TEXT = 1024
 """The most kept characters of each message of a pod: thousands of pods are in memory."""
 
@@ -40,6 +41,7 @@ class Pod:
         unplaced: Why it has no node, in the scheduler's words; empty: it has one, or has not been tried yet.
         waiting: Why its container does not start: the kubelet's reason and message; None: it does.
         crash: Its container's failure; None: it has not failed.
+        failed_init: The init container that failed, whose log says why; empty: none.
         disrupted: Whether the cluster removed it: a drain, a preemption, a lost node.
         devices: Requested devices: resource name and count.
     """
@@ -58,6 +60,7 @@ class Pod:
     unplaced: str
     waiting: tuple[str, str] | None
     crash: Crash | None
+    failed_init: str
     disrupted: bool
     devices: Mapping[str, int]
 
@@ -132,11 +135,12 @@ class Pod:
             phase=intern(phase),
             node=intern(spec.get("nodeName", "")),  # thousands of pods share few nodes
             placed_s=_since(placed) if placed.get("status") == "True" else 0.0,
-            unplaced=placed.get("message", "")[:MOST_TEXT] if placed.get("status") == "False" else "",
+            unplaced=_unplaced(spec, placed),
             waiting=(waiting.get("reason", ""), waiting.get("message", "")[:MOST_TEXT])
             if waiting and phase == "Pending"
             else None,
             crash=_crash(crashed) if crashed else None,
+            failed_init=_failed_init(status),
             disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
             devices=dict(devices(spec)),
         )
@@ -150,6 +154,22 @@ def _run_of(pod: Mapping[str, Any]) -> str:
 
 def _since(condition: Mapping[str, Any]) -> float:
     return parse_time(condition["lastTransitionTime"]) if condition.get("lastTransitionTime") else 0.0
+
+
+def _unplaced(spec: Mapping[str, Any], placed: Mapping[str, Any]) -> str:
+    scheduler = spec.get("schedulerName", _SCHEDULER)
+    if not (placed or spec.get("nodeName") or scheduler == _SCHEDULER):
+        return f"the scheduler `{scheduler}` has not answered; check `schedulerName`, and that it runs"
+    return str(placed.get("message", ""))[:MOST_TEXT] if placed.get("status") == "False" else ""
+
+
+def _failed_init(status: Mapping[str, Any]) -> str:
+    inits, others = (
+        [(each.get("name", ""), (each.get("state") or {}).get("terminated")) for each in status.get(kind) or []]
+        for kind in ("initContainerStatuses", "containerStatuses")
+    )
+    failed = (name for name, end in inits if end and end["exitCode"])
+    return "" if any(end for _, end in others) else next(failed, "")
 
 
 def _crash(terminated: Mapping[str, Any]) -> Crash:

@@ -1,5 +1,7 @@
 """What a pod says about itself."""
 
+from typing import Any
+
 import pytest
 from tests.sdk.cluster.objects import crash, pod, waiting
 
@@ -19,6 +21,28 @@ def test_a_pod_that_does_not_run_says_why() -> None:
         ("ImagePullBackOff", "no such image"),
         ("Unschedulable", "0/4 nodes"),
         ("Pending", ""),
+    ]
+
+
+def test_a_pod_names_an_init_container_that_failed_but_no_sidecar_that_its_end_stopped() -> None:
+    def seen(**state: Any) -> str:
+        inits = [("ready", 0), ("fetch", 2)]
+        failed = [{"name": name, "state": {"terminated": {"exitCode": code}}} for name, code in inits]
+        return pod(phase="Failed", initContainerStatuses=failed, containerStatuses=[{"state": state}]).failed_init
+
+    assert seen(waiting={"reason": "PodInitializing"}) == "fetch"
+    assert seen(terminated={"exitCode": 1}) == ""
+
+
+def test_a_pod_that_no_scheduler_has_seen_names_its_scheduler() -> None:
+    placed = {"type": "PodScheduled", "status": "True"}
+    seen = [pod(node="", scheduler=each, phase="Pending") for each in ("default-scheduler", "other")]
+    seen += [pod(node="node-1", scheduler="other"), pod(node="", scheduler="other", conditions=[placed])]
+    assert [("`other`" in each.unplaced, each.state == "Unschedulable") for each in seen] == [
+        (False, False),
+        (True, True),
+        (False, False),
+        (False, False),
     ]
 
 

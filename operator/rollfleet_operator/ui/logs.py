@@ -33,7 +33,9 @@ class PodLogs:
         pod = pods[-2 if previous else -1]
         try:
             async with self._limit, Api(lambda: as_viewer(viewer.token or "", self._connect())) as api:
-                return await api.log(job.namespace, pod.name, container=self._container(job, pod), tail=tail)
+                return await api.log(
+                    job.namespace, pod.name, container=pod.failed_init or self._container(job, pod), tail=tail
+                )
         except ApiError as error:
             if error.status in (401, 403):
                 raise PermissionError(f"you may not read the log of Pod {job.namespace}/{pod.name}: {error}") from error

@@ -222,7 +222,8 @@ class Jobs:
 
         def lines(pod: Pod) -> Iterator[LogLine]:
             try:
-                for text in self.api.logs(seen.metadata.namespace, pod.name, follow=follow, tail=tail):
+                where = (seen.metadata.namespace, pod.name, pod.failed_init)
+                for text in self.api.logs(*where, follow=follow, tail=tail):
                     yield LogLine(pod.worker, text, pod.process)
             except ClusterError as error:  # the other pods' logs go on
                 yield LogLine(pod.worker, str(error), pod.process)
@@ -238,8 +239,15 @@ class Jobs:
         return self.edit(job, {"suspend": True})
 
     def resume(self, job: str) -> JobView:
-        """Start a suspended job again."""
-        return self.edit(job, {"suspend": False})
+        """Start a suspended job again.
+
+        Raises:
+            JobEnded: It is complete or has failed: nothing of it starts.
+        """
+        seen = self.edit(job, {"suspend": False})
+        if seen.status.has_ended(seen.metadata.generation):
+            raise JobEnded(f"{seen.key} is not resumed: it is {diagnose(seen)}")
+        return seen
 
     def edit(self, job: str, spec: Mapping[str, Any]) -> JobView:
         """Change fields of a job's spec.

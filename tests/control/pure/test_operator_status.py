@@ -193,6 +193,13 @@ def test_crash_is_reported_with_the_last_line_of_the_log_until_the_worker_is_bac
     assert status_of(back).last_error == "worker 1 ended with code 1: RuntimeError: simulator lost"
 
 
+def test_crash_of_an_init_container_names_it() -> None:
+    inits = [{"name": "fetch", "state": {"terminated": {"exitCode": 2, "message": "no such bucket"}}}]
+    waits = [{"name": "worker", "state": {"waiting": {"reason": "PodInitializing"}}}]
+    now = status_of(scene().pod(1, phase="Failed", initContainerStatuses=inits, containerStatuses=waits))
+    assert condition(now, "Degraded").message == "init container `fetch` of worker 1 ended with code 2: no such bucket"
+
+
 def test_error_of_whitespace_is_none() -> None:
     found = scene().running(0).crashed(1, log=" \n")
     assert status_of(found.with_heartbeats(found.beat(0, error=" \n \t"))).last_error == (
