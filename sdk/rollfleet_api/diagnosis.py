@@ -28,7 +28,7 @@ ADVICE: Final = {
     "LearnerFailed": "See `rollfleet logs {job} --learner`, fix it, and apply the job: a changed spec tries again.",
     "LearnerGone": "Start the learner, and change the spec: each change tries again.",
     "NameTaken": "Rename the job, or delete the object that the message names. All that an earlier job has left: "
-    "`kubectl -n {namespace} delete job,sa,secret,netpol -l rollfleet.dev/job={name}`.",
+    "`kubectl -n {named.namespace} delete job,sa,secret,netpol -l rollfleet.dev/job={named.name}`.",
     "NatsFull": "Delete a job that the message names, or give NATS more space: docs/operations.md.",
     "NatsUnavailable": "Check that NATS runs and the operator reaches it. Workers continue as soon as it is back.",
     "OperatorError": "This is a defect of the operator: report it to the maintainers of Rollfleet, with its log.",
@@ -38,8 +38,7 @@ ADVICE: Final = {
     "PodsRefused": "A webhook of the cluster refuses it; the message names it and its reason.",
     "Queued": "Wait for Kueue, or see its Workload: `kubectl get workloads`.",
     "QuotaExceeded": "Request less, or have the quota raised: `kubectl describe quota`.",
-    "ResourcesMissing": "Write what the message asks for into `spec.resources`; for a learner, into its container in "
-    "`spec.learner.template`.",
+    "ResourcesMissing": "Write what the message asks for into `spec.resources`, or into the learner's template.",
     "SourceMissing": "Create the ConfigMap that `spec.source` names: `kubectl create configmap NAME --from-file=FILE`.",
     "Suspended": "`rollfleet resume {job}` starts the workers.",
     "TemplateInvalid": "Correct the template as the message says; `rollfleet validate` shows the place.",
@@ -53,7 +52,7 @@ ADVICE: Final = {
     "WorkerFailed": "See `rollfleet logs {job}{worker}`, fix it, and apply the job: a changed spec tries again.",
     "WorkersLeft": "See `rollfleet logs {job}`: the image's command must be `rollfleet worker`, of the same version.",
 }
-"""Advice by reason, with `{job}` and `{worker}` as placeholders."""
+"""Advice by reason, with `{job}`, `{named}` (its metadata) and `{worker}` as placeholders."""
 
 
 class Diagnosis(View):
@@ -118,12 +117,8 @@ def stale(job: JobView) -> str:
 
 def _explained(job: JobView, state: str, reason: str, message: str, *, is_problem: bool = False) -> Diagnosis:
     found = re.search(r"\bworker (\d+)\b", message)
-    advice = ADVICE.get(reason, "").format(
-        job=job.key,
-        name=job.metadata.name,
-        namespace=job.metadata.namespace,
-        worker=f" --worker {found[1]}" if found else "",
-    )
+    worker = f" --worker {found[1]}" if found else ""
+    advice = ADVICE.get(reason, "").format(job=job.key, named=job.metadata, worker=worker)
     return Diagnosis(state=state, reason=reason, message=message, advice=advice, is_problem=is_problem)
 
 

@@ -117,7 +117,9 @@ class Pod:
         """
         metadata, spec, status = manifest["metadata"], manifest["spec"], manifest.get("status") or {}
         conditions = {each["type"]: each for each in status.get("conditions") or []}
-        placed = conditions.get("PodScheduled", {})
+        placed, scheduler = conditions.get("PodScheduled", {}), spec.get("schedulerName", _SCHEDULER)
+        unseen = f"the scheduler `{scheduler}` has not answered; check `schedulerName`, and that it runs"
+        unseen = "" if placed or spec.get("nodeName") or scheduler == _SCHEDULER else unseen
         containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
         states = [each.get("state") or {} for each in containers]
         waiting = next((state["waiting"] for state in states if state.get("waiting")), None)
@@ -135,7 +137,7 @@ class Pod:
             phase=intern(phase),
             node=intern(spec.get("nodeName", "")),  # thousands of pods share few nodes
             placed_s=_since(placed) if placed.get("status") == "True" else 0.0,
-            unplaced=_unplaced(spec, placed),
+            unplaced=placed.get("message", "")[:MOST_TEXT] if placed.get("status") == "False" else unseen,
             waiting=(waiting.get("reason", ""), waiting.get("message", "")[:MOST_TEXT])
             if waiting and phase == "Pending"
             else None,
@@ -156,20 +158,12 @@ def _since(condition: Mapping[str, Any]) -> float:
     return parse_time(condition["lastTransitionTime"]) if condition.get("lastTransitionTime") else 0.0
 
 
-def _unplaced(spec: Mapping[str, Any], placed: Mapping[str, Any]) -> str:
-    scheduler = spec.get("schedulerName", _SCHEDULER)
-    if not (placed or spec.get("nodeName") or scheduler == _SCHEDULER):
-        return f"the scheduler `{scheduler}` has not answered; check `schedulerName`, and that it runs"
-    return str(placed.get("message", ""))[:MOST_TEXT] if placed.get("status") == "False" else ""
-
-
 def _failed_init(status: Mapping[str, Any]) -> str:
-    inits, others = (
-        [(each.get("name", ""), (each.get("state") or {}).get("terminated")) for each in status.get(kind) or []]
-        for kind in ("initContainerStatuses", "containerStatuses")
-    )
-    failed = (name for name, end in inits if end and end["exitCode"])
-    return "" if any(end for _, end in others) else next(failed, "")
+    def ends(kind: str) -> dict[str, Any]:
+        return {each.get("name", ""): (each.get("state") or {}).get("terminated") for each in status.get(kind) or []}
+
+    failed = (name for name, end in ends("initContainerStatuses").items() if end and end["exitCode"])
+    return "" if any(ends("containerStatuses").values()) else next(failed, "")
 
 
 def _crash(terminated: Mapping[str, Any]) -> Crash:

@@ -239,11 +239,7 @@ class Jobs:
         return self.edit(job, {"suspend": True})
 
     def resume(self, job: str) -> JobView:
-        """Start a suspended job again.
-
-        Raises:
-            JobEnded: It is complete or has failed: nothing of it starts.
-        """
+        """Start a suspended job again. One that is complete or has failed raises `JobEnded`."""
         seen = self.edit(job, {"suspend": False})
         if seen.status.has_ended(seen.metadata.generation):
             raise JobEnded(f"{seen.key} is not resumed: it is {diagnose(seen)}")
