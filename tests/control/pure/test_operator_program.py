@@ -167,11 +167,12 @@ async def test_lasting_problem_of_a_job_is_logged_once_with_the_time_of_the_next
 ) -> None:
     class Fails(Reconciler):
         async def reconcile(self, key: JobKey) -> ReconcileResult:
-            return ReconcileResult(0.2, OperatorError(problem))
+            return ReconcileResult(0.2, OperatorError(problems.pop(0)))
 
+    problems = ["no space", "no space", "no space", "no right"]
     async with Api(lists.connect) as api:
         reconciler = Fails(api, operator.cache, NatsInMemory(), operator.settings)
-        for problem in ("no space", "no space", "no space", "no right"):
+        while problems:
             await operator._reconcile(reconciler, await operator.queue.take())
     assert caplog.messages == [f"lab/cartpole: {problem}; retry in 0.2 s" for problem in ("no space", "no right")]
 
