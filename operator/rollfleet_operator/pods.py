@@ -11,6 +11,7 @@ from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.errors import TemplateInvalid
 from rollfleet_operator.manifest import Manifest, overlay
+from rollfleet_operator.settings import Settings
 
 USER: Final = 65532
 """User id in pods: a number, so that the cluster sees that it is not root; the same as in Rollfleet's images."""
@@ -43,6 +44,7 @@ POD_SECURITY: Final[Manifest] = {
     "fsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+_ANY_USER: Final = {field: value for field, value in POD_SECURITY.items() if value != USER}
 CONTAINER_SECURITY: Final[Manifest] = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -53,11 +55,14 @@ CONTAINER_SECURITY: Final[Manifest] = {
 _NO_DEVICES: Final = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
 
-def pod_template(job: CollectorJob, role: Role, revision: str, container: Manifest, written: Manifest) -> Manifest:
+def pod_template(
+    job: CollectorJob, settings: Settings, role: Role, revision: str, container: Manifest, written: Manifest
+) -> Manifest:
     """Build the pod template of a role.
 
     Args:
         job: The job.
+        settings: The operator's settings.
         role: Worker or learner.
         revision: The role's revision.
         container: Fields of the role's own container; users refer to it by its `name`.
@@ -85,7 +90,7 @@ def pod_template(job: CollectorJob, role: Role, revision: str, container: Manife
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "restartPolicy": "Never",
-            "securityContext": POD_SECURITY,
+            "securityContext": POD_SECURITY if settings.fixed_user else _ANY_USER,
             "containers": [
                 {
                     **container,

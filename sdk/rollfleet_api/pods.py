@@ -12,6 +12,7 @@ from rollfleet_api.quantity import parse_bytes
 from rollfleet_api.text import last_line
 from rollfleet_api.times import parse_time
 
+_SCHEDULER: Final = "default-scheduler"
 MOST_TEXT: Final = 1024
 """The most kept characters of each message of a pod: thousands of pods are in memory."""
 
@@ -43,6 +44,7 @@ class Pod:
         unplaced: Why it has no node, in the scheduler's words; empty: it has one, or has not been tried yet.
         waiting: Why a container does not start: the kubelet's reason and message; None: all do.
         crash: Its failure; None: it has not failed.
+        failed_init: The init container that failed, whose log says why; empty: none.
         disrupted: Whether the cluster removed it: a drain, a preemption, a lost node.
         lost: Whether its node does not answer.
         devices: Requested devices: resource name and count.
@@ -65,6 +67,7 @@ class Pod:
     unplaced: str
     waiting: tuple[str, str] | None
     crash: Crash | None
+    failed_init: str
     disrupted: bool
     devices: Mapping[str, int]
 
@@ -128,7 +131,9 @@ class Pod:
         """
         metadata, spec, status = manifest["metadata"], manifest["spec"], manifest.get("status") or {}
         conditions = {each["type"]: each for each in status.get("conditions") or []}
-        placed = conditions.get("PodScheduled", {})
+        placed, scheduler = conditions.get("PodScheduled", {}), spec.get("schedulerName", _SCHEDULER)
+        unseen = f"the scheduler `{scheduler}` has not answered; check `schedulerName`, and that it runs"
+        unseen = "" if placed or spec.get("nodeName") or scheduler == _SCHEDULER else unseen
         annotations = metadata.get("annotations") or {}
         container = annotations.get(CONTAINER, "")
         inits, others = status.get("initContainerStatuses") or [], status.get("containerStatuses") or []
@@ -156,11 +161,12 @@ class Pod:
             phase=intern(phase),
             node=intern(spec.get("nodeName", "")),  # thousands of pods share few nodes
             placed_s=_since(placed) if placed.get("status") == "True" else 0.0,
-            unplaced=placed.get("message", "")[:MOST_TEXT] if placed.get("status") == "False" else "",
+            unplaced=placed.get("message", "")[:MOST_TEXT] if placed.get("status") == "False" else unseen,
             waiting=(waiting.get("reason", ""), waiting.get("message", "")[:MOST_TEXT])
             if waiting and phase == "Pending"
             else None,
             crash=crash,
+            failed_init=_failed_init(status),
             disrupted=disrupted,
             devices=dict(devices(spec)),
         )
@@ -174,6 +180,14 @@ def _run_of(pod: Mapping[str, Any]) -> str:
 
 def _since(condition: Mapping[str, Any]) -> float:
     return parse_time(condition["lastTransitionTime"]) if condition.get("lastTransitionTime") else 0.0
+
+
+def _failed_init(status: Mapping[str, Any]) -> str:
+    def ends(kind: str) -> dict[str, Any]:
+        return {each.get("name", ""): (each.get("state") or {}).get("terminated") for each in status.get(kind) or []}
+
+    failed = (name for name, end in ends("initContainerStatuses").items() if end and end["exitCode"])
+    return "" if any(ends("containerStatuses").values()) else next(failed, "")
 
 
 def _crash(status: Mapping[str, Any], ended: Mapping[str, Any]) -> Crash | None:

@@ -44,6 +44,28 @@ def test_other_containers_of_a_pod_decide_nothing() -> None:
     assert (crashed.running, crashed.done, crashed.counts, crashed.state) == (False, False, True, "Failed, code 9")
 
 
+def test_a_pod_names_an_init_container_that_failed_but_no_sidecar_that_its_end_stopped() -> None:
+    def seen(**state: Any) -> str:
+        inits = [("ready", 0), ("fetch", 2)]
+        failed = [{"name": name, "state": {"terminated": {"exitCode": code}}} for name, code in inits]
+        return pod(phase="Failed", initContainerStatuses=failed, containerStatuses=[{"state": state}]).failed_init
+
+    assert seen(waiting={"reason": "PodInitializing"}) == "fetch"
+    assert seen(terminated={"exitCode": 1}) == ""
+
+
+def test_a_pod_that_no_scheduler_has_seen_names_its_scheduler() -> None:
+    placed = {"type": "PodScheduled", "status": "True"}
+    seen = [pod(node="", scheduler=each, phase="Pending") for each in ("default-scheduler", "other")]
+    seen += [pod(node="node-1", scheduler="other"), pod(node="", scheduler="other", conditions=[placed])]
+    assert [("`other`" in each.unplaced, each.state == "Unschedulable") for each in seen] == [
+        (False, False),
+        (True, True),
+        (False, False),
+        (False, False),
+    ]
+
+
 @pytest.mark.parametrize(("seconds", "shown"), [(-1, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (200_000, "2d")])
 def test_ages_are_short(seconds: float, shown: str) -> None:
     assert age(seconds) == shown

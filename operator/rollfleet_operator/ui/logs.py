@@ -6,7 +6,6 @@ from typing import Final
 
 import kopf
 
-from rollfleet_api.pods import Pod
 from rollfleet_operator.api import Api, as_viewer
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import ApiError
@@ -33,7 +32,8 @@ class PodLogs:
         pod = pods[-2 if previous else -1]
         try:
             async with self._limit, Api(lambda: as_viewer(viewer.token or "", self._connect())) as api:
-                return await api.log(job.namespace, pod.name, container=pod.container, tail=tail)
+                container = pod.failed_init or pod.container
+                return await api.log(job.namespace, pod.name, container=container, tail=tail)
         except ApiError as error:
             if error.status in (401, 403):
                 raise PermissionError(f"you may not read the log of Pod {job.namespace}/{pod.name}: {error}") from error

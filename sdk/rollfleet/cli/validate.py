@@ -1,8 +1,9 @@
 """The check behind `rollfleet validate`: find the mistakes of jobs in files before anything runs.
 
-The models of `rollfleet_api` check the fields. This module adds what only a machine knows: the environments that
-Gymnasium registers, the modules that can be imported, and whether one environment and its policy can be made of them.
-Jobs with their own code (`spec.source`, `spec.image`) are not checked against the packages of this machine.
+The models of `rollfleet_api` check the fields. This module adds the types of pod templates, and what only a machine
+knows: the environments that Gymnasium registers, the modules that can be imported, and whether one environment and its
+policy can be made of them. Jobs with their own code (`spec.source`, `spec.image`) are not checked against the packages
+of this machine.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from typing import TextIO, TypeVar
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
+from rollfleet.cluster.template_types import template_problems
 from rollfleet.system.entrypoints import imported, load
 from rollfleet.transports.hooks import HOOKS
 from rollfleet_api.collection import CollectSpec, WeightsSpec
@@ -74,7 +76,9 @@ def _local_problems(document: Document) -> Iterator[Problem]:
     raw = document.data.get("spec") if isinstance(document.data, Mapping) else None
     if not isinstance(raw, Mapping):
         return
-    for path, message in _unknown_names(raw, bool(raw.get("source") or raw.get("image"))).items():
+    problems = list(_unknown_names(raw, bool(raw.get("source") or raw.get("image"))).items())
+    problems += (*template_problems(raw, "spec"), *template_problems(raw.get("learner"), "spec.learner"))
+    for path, message in problems:
         if message:
             yield Problem(path, message, document.where(path))
 

@@ -224,7 +224,7 @@ class Jobs:
 
         def lines(pod: Pod) -> Iterator[LogLine]:
             try:
-                where = (seen.metadata.namespace, pod.name, container or pod.container)
+                where = (seen.metadata.namespace, pod.name, container or pod.failed_init or pod.container)
                 for text in self.api.logs(*where, follow=follow, tail=tail):
                     yield LogLine(pod.worker, text, pod.process)
             except ClusterError as error:  # the other pods' logs go on
@@ -241,8 +241,11 @@ class Jobs:
         return self.edit(job, {"suspend": True})
 
     def resume(self, job: str) -> JobView:
-        """Start a suspended job again."""
-        return self.edit(job, {"suspend": False})
+        """Start a suspended job again. One that is complete or has failed raises `JobEnded`."""
+        seen = self.edit(job, {"suspend": False})
+        if seen.status.has_ended(seen.metadata.generation):
+            raise JobEnded(f"{seen.key} is not resumed: it is {diagnose(seen)}")
+        return seen
 
     def edit(self, job: str, spec: Mapping[str, Any]) -> JobView:
         """Change fields of a job's spec.

@@ -169,6 +169,8 @@ def test_suspended_job_wants_no_workers_and_old_workers_that_are_leaving_count_n
         ("ImagePullBackOff", "no such image", "ImagePullFailed"),
         ("CreateContainerConfigError", "no such Secret", "ContainerRefused"),
         ("refused", 'pods "x" is forbidden: exceeded quota: gpus, requested: gpu=1', "QuotaExceeded"),
+        ("refused", 'pods "x" is forbidden: failed quota: q: must specify limits.cpu for: worker', "ResourcesMissing"),
+        ("refused", 'admission webhook "w" denied the request: a label is forbidden', "PodsRefused"),
         ("refused", 'pods "x" is forbidden: violates PodSecurity "restricted:latest"', "PodSecurityViolation"),
         ("refused", 'pods "x" is forbidden: error looking up service account', "Forbidden"),
         ("problem", "the API server refuses: jobs.batch is forbidden", "Forbidden"),
@@ -201,6 +203,13 @@ def test_crash_is_reported_with_the_last_line_of_the_log_until_the_worker_is_bac
     back = collecting(found, 0, 1)
     assert holds(status_of(back), "Degraded") == (False, "AsExpected")
     assert status_of(back).last_error == "worker 1 ended with code 1: RuntimeError: simulator lost"
+
+
+def test_crash_of_an_init_container_names_it() -> None:
+    inits = [{"name": "fetch", "state": {"terminated": {"exitCode": 2, "message": "no such bucket"}}}]
+    waits = [{"name": "worker", "state": {"waiting": {"reason": "PodInitializing"}}}]
+    now = status_of(scene().pod(1, phase="Failed", initContainerStatuses=inits, containerStatuses=waits))
+    assert condition(now, "Degraded").message == "init container `fetch` of worker 1 ended with code 2: no such bucket"
 
 
 def test_error_of_whitespace_is_none() -> None:

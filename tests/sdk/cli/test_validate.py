@@ -89,6 +89,19 @@ def test_an_unknown_environment_is_reported_with_the_nearest_name(env_id: str, m
     assert message in out
 
 
+def test_templates_have_the_types_of_kubernetes() -> None:
+    workers = "spec: {nodeSelectors: {}, volumes: [{name: a, emptyDir: {sizeLimit: 5}}]}"
+    learner = "spec: {containers: [{name: a, env: [{name: A, value: 5}], resources: {limits: {cpu: 4}}}]}"
+    code, out = run("-", stdin=f"{JOB}  template: {{{workers}}}\n  learner:\n    template: {{{learner}}}\n")
+    assert code == 1
+    assert out.splitlines() == [
+        "standard input:8: spec.template.spec.nodeSelectors: unknown field `nodeSelectors`; "
+        "did you mean `nodeSelector`?",
+        "standard input:10: spec.learner.template.spec.containers[0].env[0].value: expected text, got 5; "
+        'write it in quotes: "5"',
+    ]
+
+
 def test_before_a_run_an_id_passes_without_a_version_or_of_envpool_or_if_a_module_may_register_it_later() -> None:
     wrapped = "wrappers: [{entrypoint: 'envs:Wrap'}]"
     for env in ("id: CartPole", "id: 'envs:Foo-v0'", f"id: Foo-v0, {wrapped}", "id: Pong-v5, backend: EnvPool"):
