@@ -99,7 +99,7 @@ def _summary(watch: JobWatch) -> str:
 
 
 def _speed(watch: JobWatch) -> float:
-    """Return frames per second; of a run that ended within a heartbeat of its learner, as its workers collected last."""
+    """Return frames per second; of a run shorter than a heartbeat, as its workers collected last."""
     ended = [each for each in watch.workers.values() if each.state is WorkerState.COMPLETE]
     return watch.frames_per_second or sum(each.frames_per_second for each in ended)
 

@@ -134,8 +134,8 @@ def _ready(env: VectorEnv, spec: EnvSpec, source: str) -> VectorEnv:
         env.close()
         raise EnvironmentInvalid(
             f"{source} returned a VectorEnv of {env.num_envs} environments, but {spec.num_envs} are asked for; "
-            f"ask for {env.num_envs} (`num_envs={env.num_envs}`, in a job `numEnvs`), or pass the factory the number in "
-            "its keyword arguments"
+            f"ask for {env.num_envs} (`num_envs={env.num_envs}`, in a job `numEnvs`), or pass the factory the number "
+            "in its keyword arguments"
         )
     if spec.wrappers:
         env.close()
