@@ -124,7 +124,10 @@ def test_unsupported_spaces_are_refused(space: object, message: str) -> None:
             r"'move'. has shape \[2\]; expected float32",
         ),
         (lambda action: {"action": action, "image": torch.zeros(2)}, "returned 'image', which is reserved in a batch"),
-        (lambda action: {"action": action, ("image", "y"): torch.zeros(2)}, r"key \('image', 'y'\) lies inside 'image'"),
+        (
+            lambda action: {"action": action, ("image", "y"): torch.zeros(2)},
+            r"key \('image', 'y'\) lies inside 'image'",
+        ),
     ],
 )
 def test_invalid_outputs_for_a_nested_space_are_refused(change: Callable[[Any], object], message: str) -> None:
