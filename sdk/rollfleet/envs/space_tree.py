@@ -41,16 +41,11 @@ class SpaceTree:
         self.plain = not isinstance(space, Dict | Tuple)
 
     def split(self, value: Any) -> list[Any]:
-        """Return the leaves of a value in order. For a Tuple it may be a tuple or a mapping of "0", "1", ....
-
-        Raises:
-            EnvironmentInvalid: It lacks one.
-        """
+        """Return the leaves of a value in order. For a Tuple it may be a tuple or a mapping of "0", "1", ...."""
         try:
             return [value] if self.plain else list(_split(self.space, value))
         except (IndexError, KeyError, TypeError, ValueError) as error:
-            found = f"the observation {shown(value)} lacks a part of its space {self.space}"
-            raise EnvironmentInvalid(f"{found}: {error}") from None
+            raise EnvironmentInvalid(f"the observation {shown(value)} lacks parts of {self.space}: {error}") from None
 
     def join(self, leaves: Sequence[T]) -> Any:
         """Return a value from its leaves: the inverse of `split`."""

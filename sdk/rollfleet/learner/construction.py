@@ -264,14 +264,10 @@ def _check_policy(policy: Any, keywords: Keywords) -> None:
         raise PolicyInvalid(f"policy is the class {policy.__name__}; pass an object of it, or `policy_factory=`")
     if policy is not None and not callable(policy):
         raise PolicyInvalid(f"a policy is an nn.Module or another callable, not a {type(policy).__name__}")
-    if isinstance(policy, nn.Module):
-        return
-    if factory is not None:
-        if policy is not None and keywords["weight_scheme"] is None and not any(models_of(policy).values()):
-            raise JobInvalid(
-                f"`policy_factory` makes the policy that acts, and the policy {shown(policy)} has no weights for it; "
-                "remove one of them"
-            )
+    unsent = policy is not None and not isinstance(policy, nn.Module) and not any(models_of(policy).values())
+    if factory is not None and unsent and keywords["weight_scheme"] is None:
+        raise JobInvalid(f"`policy_factory`: the policy {shown(policy)} has no weights for its policies; remove it")
+    if factory is not None or isinstance(policy, nn.Module):
         return
     if moves:
         raise JobInvalid(

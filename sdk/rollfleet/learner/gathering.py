@@ -187,7 +187,7 @@ class Gatherer:
             missed=self.admission.missed,
             stale=self.admission.stale,
             interrupted=self.interrupted,
-            corrupt=self._transport.corrupt().total(),
+            corrupt=sum(self._transport.corrupt().values()),
             waited_s=self._waited(),
             waited_for_space_s=sum(worker.waited_for_space_s for worker in workers),
             waited_for_weights_s=sum(worker.waited_for_weights_s for worker in workers),
@@ -222,7 +222,7 @@ class Gatherer:
                 round_.release((missing - self._members()) | self._unreadable(round_.fragments))
                 if run_state.closed == run_state.round:
                     round_.release(self._idle(missing))
-            elif not self._unreadable(()):
+            elif not self._unreadable():
                 round_.reopen(self._members())
         fragments, late = round_.result()
         for arrival in late:
@@ -234,7 +234,7 @@ class Gatherer:
     def _open_round(self) -> Round:
         director, spec = self.director, self.director.job.spec
         director.run_state.round, director.has_opened = director.run_state.round + 1, True
-        self._corrupt = self._transport.corrupt()
+        self._corrupt = Counter(self._transport.corrupt())
         everyone, members = len(self._transport.members()), self._members()
         # A round has `framesPerBatch` frames, divided among its members. Without members, expect as many as last time.
         director.steps = spec.steps_among(everyone) if everyone else director.steps
@@ -254,15 +254,11 @@ class Gatherer:
         """Return the workers whose fragments come to this rank."""
         return frozenset(worker for worker in self._transport.members() if self._rank.has(worker))
 
-    def _unreadable(self, came: Collection[int]) -> frozenset[int]:
-        """Return the workers whose batch for this round could not be read. `came`: those whose batch has come.
-
-        Raises:
-            MessageCorrupt: No batch of the round could be read: the next ones would be the same.
-        """
-        corrupt, members = self._transport.corrupt(), self._members()
-        found = frozenset(corrupt - self._corrupt) & members
-        if found and not came and found == members:
+    def _unreadable(self, came: Collection[int] = ()) -> frozenset[int]:
+        """Return the workers whose batch for this round could not be read. If they are all, that is an error."""
+        corrupt, members = Counter(self._transport.corrupt()), self._members()
+        found = members & (corrupt - self._corrupt).keys()
+        if found and found == members and not came:
             self._corrupt = corrupt
             raise MessageCorrupt("no worker's batch for this round could be read; the log has the reason for each")
         return found
@@ -326,7 +322,8 @@ class Gatherer:
 
     def _dropped(self) -> int:
         """Return the number of batches that were collected, and not handed over by this rank."""
-        return self.admission.dropped + self.admission.missed + self.interrupted + self._transport.corrupt().total()
+        corrupt = sum(self._transport.corrupt().values())
+        return self.admission.dropped + self.admission.missed + self.interrupted + corrupt
 
     def _waited(self) -> float:
         since_s = self._waiting_since_s

@@ -45,7 +45,7 @@ class BatchReceiver:
 
     Attributes:
         corrupt: Number of messages dropped: batches that could not be read, or that a replaced worker sent after its
-            successor had begun. By worker; -1: no round misses them.
+            successor had begun. By worker; -1: in no round.
     """
 
     def __init__(
@@ -151,7 +151,8 @@ class BatchReceiver:
                 return
             assembled = self._add_chunk(message)
         except (WireError, MessageInvalid) as error:
-            self._count_corrupt(error, _worker_of(message.subject))
+            name = message.subject.split(".")[-2][:5]
+            self._count_corrupt(error, int(name) if name.isdecimal() else -1)
             self._link.begin(self._link.publish(message.reply, b"+TERM"))
             assembled = None
         for identity in self._assembler.take_given_up():
@@ -194,10 +195,10 @@ class BatchReceiver:
 
         The queue keeps its order: their complete batches have come before.
         """
-        worker, lease = _worker_of(message.subject), unpack(Lease, message.data)
-        if worker < 0:
-            name = message.subject.split(".")[-2]
+        name, lease = message.subject.split(".")[-2], unpack(Lease, message.data)
+        if len(name) > 5 or not name.isdecimal() or int(name) >= MAX_WORKERS:
             raise MessageCorrupt(f"sent by worker {name[:20]!r}: a job has at most {MAX_WORKERS:,} workers")
+        worker = int(name)
         before = self._begun.get(worker)
         if before is None or lease.incarnation >= before.incarnation:
             self._begun[worker] = lease
@@ -290,9 +291,3 @@ class BatchReceiver:
     def _count_corrupt(self, error: Exception | str, worker: int = -1) -> None:
         self.corrupt[worker] += 1
         log.warning("dropped a message of a worker: %s", error)
-
-
-def _worker_of(subject: str) -> int:
-    """Return the worker of a subject in the work queue; -1: no job has it."""
-    name = subject.split(".")[-2]
-    return int(name) if len(name) <= 5 and name.isdecimal() and int(name) < MAX_WORKERS else -1

@@ -11,7 +11,6 @@ A learner of several ranks has one transport in each. Only rank 0 sends weights 
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -156,9 +155,9 @@ class NatsTransport:
         """The evaluations since this learner connected, by version; on rank 0."""
         return self._heartbeats.evaluations.all()
 
-    def corrupt(self) -> Counter[int]:
+    def corrupt(self) -> Mapping[int, int]:
         """See `Transport`."""
-        return Counter(self._receiver.corrupt)
+        return dict(self._receiver.corrupt)
 
     def close(self, *, timeout_s: float | None = None) -> None:
         """See `Transport`. Control that was given before is still sent."""

@@ -5,7 +5,7 @@ step.
 """
 
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -47,9 +47,8 @@ class Actor:
     Attributes:
         keys: Keys of the policy's outputs, the action's leaves first; empty before the first call.
         carried_keys: Keys of values carried to the next step: leaves of the observation, then of the hidden state.
-        carried: An array [envs, ...] for each of them. The policy's input is an observation's memory; it is not written
-            again once the policy has seen it, because the policy may keep it. The policy may write into it: record it
-            before each call but `first`, which gives the policy a copy.
+        carried: An array [envs, ...] for each of them. Observations are the policy's input, which it may keep and, in
+            `__call__`, change: record them before. They are not written again once the policy has seen them.
         device: The device of the policy's parameters.
         private_keys: Those of `carried_keys` that stay out of batches.
         reads_starts: Whether the policy reads `is_init`.
@@ -179,8 +178,10 @@ class Actor:
                     f"{shown(key)} of the policy has shape {list(shape)}; expected [{self._num_envs}, ...]"
                 )
         self._check_next_state(layout)
-        if not self._layout:
-            self._check_keys(flat)
+        try:
+            nested(dict.fromkeys((*self.carried_keys, *flat)))
+        except MessageCorrupt as error:
+            raise PolicyInvalid(f"a batch cannot hold what the policy returned: {error}; rename one of them") from None
         self._layout = layout
         following = self._next_keys()
         extras = (key for key in flat if key not in following and key[:1] != ACTION)
@@ -211,14 +212,7 @@ class Actor:
         else:
             flat = dict(flattened(output, self.carried_keys, self._next_keys()))
             values = [flat[key] for key in self._order]
-        return self._cast(
-            [
-                value.numpy(force=True)
-                if value.dtype is not torch.bfloat16
-                else value.view(torch.int16).numpy(force=True)
-                for value in values
-            ]
-        )
+        return self._cast([as_array(value) for value in values])
 
     def rest(self) -> list[tuple[Key, Array]]:
         """Return outputs that calls since `first` omitted, [steps, envs, ...] by key. Call it once, after the steps."""
@@ -337,12 +331,6 @@ class Actor:
 
     def _next_keys(self) -> tuple[Key, ...]:
         return self._special.next_keys if self._special else ()
-
-    def _check_keys(self, outputs: Collection[Key]) -> None:
-        try:
-            nested(dict.fromkeys((*self.carried_keys, *outputs)))
-        except MessageCorrupt as error:
-            raise PolicyInvalid(f"a batch cannot hold what the policy returned: {error}; rename one of them") from None
 
     def _check_next_state(self, layout: Mapping[Key, tuple[torch.dtype, tuple[int, ...]]]) -> None:
         if self._special is None or self._hidden is None:

@@ -47,12 +47,10 @@ def tensordict_policy(policy: Any, env: Any) -> Callable[[Any], Any]:
 
 
 def check_actions(output: Any, env: Any) -> None:
-    """Check the actions in a policy's TensorDict: an environment takes any tensor, and may execute another action.
-
-    A one-hot action may be scores of any kind, of which the highest acts.
+    """Check the actions in a policy's TensorDict for an `EnvBase`, which may execute others without an error.
 
     Raises:
-        PolicyInvalid: One has another shape than its spec in `env`, an `EnvBase`, or another kind of numbers.
+        PolicyInvalid: One has another shape than its spec, or another kind of numbers: one-hot ones may be scores.
     """
     for name in env.action_keys:
         spec = env.full_action_spec[name]
@@ -60,7 +58,5 @@ def check_actions(output: Any, env: Any) -> None:
             continue
         fits = type(spec).__name__.endswith("OneHot") or spec.dtype.is_floating_point is action.is_floating_point()
         if action.shape != spec.shape or not fits:
-            raise PolicyInvalid(
-                f"the policy's {name!r} is {action.dtype} {list(action.shape)}; the {type(spec).__name__} spec of "
-                f"environment {type(env).__name__} has {spec.dtype} {list(spec.shape)}"
-            )
+            wanted = f"{spec.dtype} {list(spec.shape)} from {type(spec).__name__} of environment {type(env).__name__}"
+            raise PolicyInvalid(f"the policy's {name!r} is {action.dtype} {list(action.shape)}; expected {wanted}")

@@ -11,7 +11,6 @@ import atexit
 import logging
 import time
 import weakref
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -72,7 +71,7 @@ class ProcessesTransport(Transport):
         self._device, self._no_cuda_sync, self._close_timeout_s = device, no_cuda_sync, close_timeout_s
         self._spec = workload.job.spec
         self._memory = BufferPool(2 * self._spec.workers + 2)
-        self._corrupt: Counter[int] = Counter()
+        self._corrupt: dict[int, int] = {}
         self._warned: set[int] = set()  # workers whose long step has been logged
         self._supervisor = Supervisor(workload, start_method, max_restarts=max_restarts_per_worker, quiet=quiet)
         self._evaluators: Supervisor | None = None
@@ -160,9 +159,9 @@ class ProcessesTransport(Transport):
             for index, status in dict(self._supervisor.statuses).items()
         }
 
-    def corrupt(self) -> Counter[int]:
+    def corrupt(self) -> Mapping[int, int]:
         """See `Transport`."""
-        return Counter(self._corrupt)
+        return dict(self._corrupt)
 
     def add_workers(self, count: int) -> list[int]:
         """See `Elastic`."""
@@ -208,7 +207,7 @@ class ProcessesTransport(Transport):
             if self._device is not None:
                 batch = batch.to(self._device, non_blocking=self._no_cuda_sync)
         except WireError as error:
-            self._corrupt[handle.index] += 1
+            self._corrupt[handle.index] = self._corrupt.get(handle.index, 0) + 1
             log.warning("dropped a batch of worker %d that could not be read: %s", handle.index, error)
             self._supervisor.take(handle.index, handle.incarnation, ready.sequence)
             return None

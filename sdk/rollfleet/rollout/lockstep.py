@@ -43,7 +43,6 @@ class LockstepStepper:
         self,
         into: Storage,
         act: Callable[[], list[Array]],
-        values: list[Array],
         *,
         version: int,
         stop: Callable[[], bool] | None = None,
@@ -68,8 +67,7 @@ class LockstepStepper:
                 column[t] = carried[index]
             for column, value in before:
                 column[t] = value
-            if t:
-                values = act()  # which may write into `carried`
+            values = act()
             for column, value in zip(outputs, values, strict=False):  # the next hidden state follows the outputs
                 column[t] = value
             following, reward, terminated, truncated, info = step(action_of(values))

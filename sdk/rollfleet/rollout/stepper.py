@@ -65,13 +65,13 @@ def check_outcome(env: VectorEnv, outcome: Sequence[Any]) -> None:
         EnvironmentInvalid: One is not [envs], rewards are not numbers, or flags are neither true nor false.
     """
     for name, value in zip(("rewards", "terminated", "truncated"), outcome, strict=True):
-        found, kinds = np.asarray(value), "biuf" if name == "rewards" else "b"
+        kinds, wanted = ("biuf", "numbers") if name == "rewards" else ("b", "True or False")
+        found = np.asarray(value)
         if found.shape != (env.num_envs,):
             raise EnvironmentInvalid(
                 f"environment {env} returned {name} of shape {list(found.shape)}; expected [{env.num_envs}]"
             )
         if found.dtype.kind not in kinds and (kinds != "b" or not np.isin(found, (0, 1)).all()):
-            wanted = "numbers" if name == "rewards" else "True or False"
             raise EnvironmentInvalid(f"environment {env} returned {name} {found.tolist()}; expected {wanted}")
 
 
@@ -106,13 +106,12 @@ class Stepper(Protocol):
         self,
         into: Storage,
         act: Callable[[], list[Array]],
-        values: list[Array],
         *,
         version: int,
         stop: Callable[[], bool] | None = None,
     ) -> Collected:
         """Fill a storage [envs, T]; when `stop` is true, fill as much as every environment has.
 
-        `act` calls the policy on `actor.carried`; `values` are its output for the first step. `stop` is checked between
-        steps, after at least one frame of each environment.
+        `act` calls the policy on `actor.carried`, into which the policy may write: record it before. `stop` is checked
+        between steps, after at least one frame of each environment.
         """

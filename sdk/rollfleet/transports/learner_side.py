@@ -1,6 +1,5 @@
 """The learner's side of a transport, as a Protocol: batches come in, weights and control go out."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -207,9 +206,9 @@ class Transport(Protocol):
         """Set the content of the learner's heartbeat. By default it goes nowhere: only this process reads it."""
         return
 
-    def corrupt(self) -> Counter[int]:
+    def corrupt(self) -> Mapping[int, int]:
         """Return the number of batches that could not be read so far, by worker. A round goes on without them."""
-        return Counter()
+        return {}
 
     def close(self, *, timeout_s: float | None = None) -> None:
         """Release everything. Closing twice is harmless.
