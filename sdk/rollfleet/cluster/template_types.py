@@ -29,7 +29,7 @@ def _type(written: str) -> Any:
     """Return a type of the client's, such as `List[V1Container]`, as Python's. Its classes become models."""
     if parts := re.fullmatch(r"(List\[|Dict\[str, )(.+)\]", written):
         item = _type(parts[2])
-        return list[item] if parts[1] == "List[" else dict[str, item | None]
+        return list[item] if parts[1] == "List[" else dict[str, item | None]  # type: ignore[valid-type]
     from kubernetes.client import models  # not at the top: it takes a second
 
     if not hasattr(models, written):
