@@ -102,8 +102,8 @@ class Leadership:
         if found is None and time.monotonic() - self._version_s < LEASE_S:  # its last holder may still write
             raise ApiError(404, "NotFound", f"it does not exist; this operator creates it after {LEASE_S} s")
         if found is None:  # an operator that does the same changes nothing
-            metadata = {"namespace": self._namespace, "name": self._name}
-            found = await self._api.apply({"apiVersion": KINDS["Lease"].api_version, "kind": "Lease", "metadata": metadata})
+            lease: Manifest = {"apiVersion": KINDS["Lease"].api_version, "kind": "Lease"}
+            found = await self._api.apply(lease | {"metadata": {"namespace": self._namespace, "name": self._name}})
         version, spec = found["metadata"]["resourceVersion"], found.get("spec") or {}
         if version != self._version:
             self._version, self._version_s = version, time.monotonic()

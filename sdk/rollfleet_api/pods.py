@@ -44,7 +44,7 @@ class Pod:
         waiting: Why a container does not start: the kubelet's reason and message; None: all do.
         crash: Its failure; None: it has not failed.
         disrupted: Whether the cluster removed it: a drain, a preemption, a lost node.
-        lost: Whether its node does not answer.
+        lost: Whether its node does not answer: then the cluster changes only one of its conditions, `Ready`.
         devices: Requested devices: resource name and count.
     """
 
@@ -148,7 +148,6 @@ class Pod:
             index=int(annotations.get(INDEX_LABEL, 0)),
             created_s=parse_time(metadata["creationTimestamp"]),
             deleting=deleting,
-            # The node controller changes no other condition than this one, and containers seem to run.
             lost=[conditions.get(each, {}).get("status") for each in ("ContainersReady", "Ready")] == ["True", "False"],
             container=intern(container),
             running="running" in state if others else phase == "Running",

@@ -6,7 +6,6 @@ from typing import Final
 
 import kopf
 
-from rollfleet_api.pods import Pod
 from rollfleet_operator.api import Api, as_viewer
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import ApiError

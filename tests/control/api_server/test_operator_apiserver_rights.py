@@ -282,7 +282,9 @@ class TestPolicy:
     def test_the_policy_refuses_what_is_no_jobs(self, bounds: Callable[..., str], name: str) -> None:
         assert "ValidatingAdmissionPolicy" in bounds(FOREIGN[name])
 
-    def test_the_policy_refuses_pods_and_all_changes_of_them_but_their_end(self, bounds: Callable[..., str], own_lab: Lab) -> None:
+    def test_the_policy_refuses_pods_and_all_changes_of_them_but_their_end(
+        self, bounds: Callable[..., str], own_lab: Lab
+    ) -> None:
         spec = {"containers": [{"name": "a", "image": "a"}]}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "labels": LABELS}, "spec": spec}
         assert "ValidatingAdmissionPolicy" in bounds(pod)
