@@ -45,8 +45,8 @@ class ClusterReader:
     async def read_namespace(self, job: CollectorJob, memory: JobMemory) -> None:
         """Read whether the job's namespace is being deleted, its pods first. Raises ApiError if that is refused."""
         if not memory.namespace_ends and any(pod.deleting for pod in self.observe(job, memory).pods):
-            found = await self._api.get("Namespace", None, job.metadata.namespace)
-            memory.namespace_ends = found is not None and "deletionTimestamp" in found["metadata"]
+            found = await self._api.get("Namespace", None, job.metadata.namespace) or {"metadata": {}}
+            memory.namespace_ends = "deletionTimestamp" in found["metadata"]
 
     async def read_source(self, job: CollectorJob, memory: JobMemory) -> None:
         """Read the digest of the job's ConfigMap into `memory`; without the ConfigMap the last digest stays.

@@ -84,8 +84,8 @@ def plan_runs(
         if not run.finished and (starting or run not in leaving)  # one that leaves may have to stay
         if (spec := _changed(job, run, stopped=stage in ENDED and (not lingering or run in coming_back)))
     ]
-    ending = [
-        Change(Ref("Pod", pod.name), END_POD)
+    ending = [  # those of which other containers still run; unlike a deletion, a deadline leaves logs and exit codes
+        Change(Ref("Pod", pod.name), {"spec": {"activeDeadlineSeconds": 1}})
         for pod in observed.pods
         if pod.phase == "Running" and not pod.deleting and (pod.crash or (pod.done and pod.role is Role.LEARNER))
     ]
@@ -99,9 +99,6 @@ def plan_runs(
 
 
 ENDED = (Stage.COMPLETE, Stage.FAILED)
-
-END_POD: Manifest = {"spec": {"activeDeadlineSeconds": 1}}
-"""Ends a pod of which other containers still run; unlike a deletion, it leaves its logs and exit codes."""
 
 
 def _must_go(job: CollectorJob, run: Run, wanted: Collection[str] | None, stage: Stage, lingering: bool) -> bool:

@@ -220,7 +220,8 @@ class Reconciler:
         observed = self._reader.observe(job, memory)
         lingering = found.stage is Stage.COMPLETE and lingers_for_s(job, now_s) > 0
         actions = plan_runs(job, wanted, observed, found.stage, lingering=lingering)
-        if found.stage is Stage.LIVE and not job.spec.suspend and memory.on_nats.published is None and wanted:
+        stopping = job.spec.suspend or memory.namespace_ends
+        if found.stage is Stage.LIVE and memory.on_nats.published is None and not stopping:
             actions = []  # pods need their job on NATS
         objects = access_objects(job, self._settings, self._nats.endpoint, memory.on_nats.credentials)
         rights = plan_access(objects, observed)

@@ -82,13 +82,10 @@ def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s
 
 
 def _completion(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> Verdict | None:
-    """The end of a learner's pod is the job's end, because it may save results after the last frame.
-
-    A pod that was deleted or evicted may exit with 0 as well: it ends the job only if its learner has completed it.
-    """
-    run = current_run(job, observed, Role.LEARNER)
+    """The end of a learner's pod is the job's end: it may save results first. A removed pod may exit with 0, too."""
+    run = current_run(job, observed, Role.LEARNER) if job.spec.learner else None
     done = any(pod.done for pod in observed.pods_of(run))
-    if job.spec.learner is not None and not done and not (run and run.complete):
+    if job.spec.learner and not done and not (run and run.complete):
         return None
     total, frames = job.spec.collect.total_frames, heartbeats.learner.frames if heartbeats.learner else 0
     if total and frames >= total:

@@ -46,7 +46,7 @@ class Pod:
         crash: Its failure; None: it has not failed.
         failed_init: The init container that failed, whose log says why; empty: none.
         disrupted: Whether the cluster removed it: a drain, a preemption, a lost node.
-        lost: Whether its node does not answer.
+        lost: Whether its node does not answer: then the cluster changes only one of its conditions, `Ready`.
         devices: Requested devices: resource name and count.
     """
 
@@ -153,7 +153,6 @@ class Pod:
             index=int(annotations.get(INDEX_LABEL, 0)),
             created_s=parse_time(metadata["creationTimestamp"]),
             deleting=deleting,
-            # The node controller changes no other condition than this one, and containers seem to run.
             lost=[conditions.get(each, {}).get("status") for each in ("ContainersReady", "Ready")] == ["True", "False"],
             container=intern(container),
             running="running" in state if others else phase == "Running",

@@ -149,7 +149,7 @@ def test_pods_of_the_operator_share_a_lease_and_may_write_no_other(helm: Helm) -
     assert list(shown.of("Lease")) == ["rollfleet"]
     (rule,) = shown.of("Role")["rollfleet-leader"]["rules"]
     assert (rule["resources"], rule["resourceNames"]) == (["leases"], ["rollfleet"])
-    assert rule["verbs"] == ["get", "create", "patch"]
+    assert rule["verbs"] == ["get", "patch", "create"]
 
 
 def test_the_admission_policy_bounds_the_operator_alone(variant: Rendered) -> None:
