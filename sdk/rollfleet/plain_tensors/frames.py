@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rollfleet.data.tensor_tree import nested
 from rollfleet.plain_tensors.environments import translate_env
-from rollfleet.plain_tensors.policy import translate_policy
+from rollfleet.plain_tensors.policy import PlainPolicy
 from rollfleet.plain_tensors.transforms import Values
 from rollfleet.plain_tensors.untranslated import Untranslated
 
@@ -28,7 +28,7 @@ class PlainFrames:
 
     def __init__(self, policy: Any, reason: str = "") -> None:
         """`reason`: why the policy is not translated, whatever it is."""
-        self._policy = Untranslated(reason) if reason else translate_policy(policy)
+        self._policy = Untranslated(reason) if reason else PlainPolicy(policy)
 
     def collect(
         self,
@@ -54,15 +54,17 @@ class PlainFrames:
             ended: Returns where an episode ends with a frame, a TensorDict.
             random_actions: `act` acts at random.
         """
-        plain = translate_env(env)
-        policy = Untranslated("random actions") if random_actions else self._policy
-        if not isinstance(policy, Untranslated):
-            policy = policy.refresh() or policy
+        plain, policy, sizes = translate_env(env), self._policy, carrier.batch_size
+        if random_actions:
+            policy = Untranslated("random actions")
+        elif isinstance(policy, PlainPolicy):
+            policy = policy.refresh(sizes) or policy
         _tell(env, plain, policy)
         if isinstance(plain, Untranslated) and isinstance(policy, Untranslated):
             return None
-        sizes, device = carrier.batch_size, carrier.device
-        dims, frames, ends = len(sizes), [], []
+        device, dims = carrier.device, len(sizes)
+        frames: list[Any] = []
+        ends: list[Tensor] = []
 
         def plainly(found: Any) -> Any:
             return found if isinstance(plain, Untranslated) else _flat(found) or found

@@ -5,8 +5,10 @@ from functools import cache
 from importlib.metadata import version
 from inspect import isfunction
 
-VERSIONS = ("0.14.1",)
-"""The versions of TorchRL whose classes were read."""
+VERSIONS = {"torchrl": ("0.14.1",), "tensordict": ("0.14.3",)}
+"""The versions whose classes were read."""
+
+_OWN = ("torchrl.", "tensordict.")
 
 
 class Refused(Exception):
@@ -26,9 +28,11 @@ def flat_key(name: object) -> tuple[str]:
 
 @cache
 def check_version() -> str | None:
-    """Return why the installed version of TorchRL is not translated; None: it is."""
-    installed = version("torchrl")
-    return None if installed in VERSIONS else f"torchrl {installed} is not one of {', '.join(VERSIONS)}"
+    """Return why the installed version of TorchRL or tensordict is not translated; None: it is."""
+    for name, known in VERSIONS.items():
+        if (installed := version(name)) not in known:
+            return f"{name} {installed} is not one of {', '.join(known)}"
+    return None
 
 
 def check_own(part: object, kind: type, known: Collection[str] = ()) -> None:
@@ -50,7 +54,7 @@ def check_own(part: object, kind: type, known: Collection[str] = ()) -> None:
 def _foreign(kind: type) -> str | None:
     """Return the name of a method that was put into a class of TorchRL, or into one that it derives from."""
     for base in kind.__mro__:
-        for name, value in vars(base).items() if base.__module__.startswith("torchrl.") else ():
-            if isfunction(value) and not value.__module__.startswith(("torchrl.", "tensordict.")):
+        for name, value in vars(base).items() if base.__module__.startswith(_OWN) else ():
+            if isfunction(value) and not value.__module__.startswith(_OWN):
                 return name
     return None
