@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -94,8 +95,8 @@ def _following(env: Any) -> Following:
     check_own(env, getattr(envs, name), _OF_GYM if name.startswith("Gym") else ())
     if vars(env).get("_torchrl_native_autoreset"):
         raise Refused("an environment that resets itself")
-    if env.device is not None and env.device.type != "cpu":
-        raise Refused(f"an environment on {env.device}")
+    if torch.get_default_device().type != "cpu" or (env.device is not None and env.device.type != "cpu"):
+        raise Refused("an environment, or a default device, that is not on the CPU")
     return translations[name](env)
 
 
@@ -112,12 +113,13 @@ def _gymnasium(env: Any) -> Following:
     specs = {flat_key(key): spec for key, spec in env.observation_spec.items(True)}
     if any(hasattr(spec, "keys") or spec.dtype is None for spec in specs.values()) or not specs:
         raise Refused("observations in groups, or of text")
-    encoders = {key: spec.encode for key, spec in specs.items()}
+    encoders = {key: _encoder(spec) for key, spec in specs.items()}
     action, reward = flat_key(env.action_keys[0]), flat_key(env.reward_key)
     flags = [(flat_key(key), spec.shape) for key, spec in env.full_done_spec.items(True, True)]
     if {key for key, _ in flags} != {("done",), ("terminated",), ("truncated",)}:
         raise Refused("flags other than done, terminated and truncated")
     action_spec, reward_spec = env.full_action_spec[env.action_keys[0]], env.reward_spec
+    encode_reward = _encoder(reward_spec)
     to_numpy = action_spec.to_numpy if env._convert_actions_to_numpy else None
     index = isinstance(action_spec, OneHot | Categorical)
     simulator, skips, parts, read_done = env._env, range(env.wrapper_frame_skip), env._output_transform, env.read_done
@@ -133,10 +135,13 @@ def _gymnasium(env: Any) -> Following:
             seen, gained, terminated, truncated, done, _info = parts(simulator.step(act))
             if gained is not None:
                 total = total + gained
-            terminated, truncated, done, ends = read_done(terminated=terminated, truncated=truncated, done=done)
+            if type(terminated) is type(truncated) is type(done) is bool:
+                ends, (terminated, truncated, done) = done, map(_flag, (terminated, truncated, done))
+            else:
+                terminated, truncated, done, ends = read_done(terminated=terminated, truncated=truncated, done=done)
             if ends:
                 break
-        total = reward_spec.zero() if isinstance(total, int) and total == 0 else reward_spec.encode(total, ignore_device=True)
+        total = reward_spec.zero() if isinstance(total, int) and total == 0 else encode_reward(total)
         found = _observed(seen, encoders)
         found[reward] = total
         found[("truncated",)] = truncated
@@ -150,15 +155,42 @@ def _gymnasium(env: Any) -> Following:
     return following
 
 
-def _observed(seen: Any, encoders: Mapping[Key, Callable[..., Tensor]]) -> Values:
+def _flag(value: bool) -> Tensor:
+    return torch.from_numpy(np.array([value]))
+
+
+def _encoder(spec: Any) -> Callable[[Any], Tensor]:
+    """Return the `encode` of a spec, without its checks where an array or a number has the spec's form already."""
+    encode, shape, single = spec.encode, spec.shape, spec.shape == (1,)
+    kind = torch.empty(0, dtype=spec.dtype, device="cpu").numpy().dtype if _encodes_arrays(spec) else None
+
+    def encoded(value: Any) -> Tensor:
+        if type(value) is np.ndarray and value.dtype == kind and value.shape == shape and value.flags.carray:
+            return torch.from_numpy(value)
+        if single and kind is not None and isinstance(value, float):
+            return torch.from_numpy(np.array([value], kind))
+        found: Tensor = encode(value, ignore_device=True)
+        return found
+
+    return encoded
+
+
+def _encodes_arrays(spec: Any) -> bool:
+    from torchrl.data import tensor_specs
+
+    usual = type(spec)._encode_eager is tensor_specs.TensorSpec._encode_eager
+    return usual and spec.dtype is not torch.bfloat16 and not tensor_specs._CHECK_SPEC_ENCODE
+
+
+def _observed(seen: Any, encoders: Mapping[Key, Callable[[Any], Tensor]]) -> Values:
     """Do what `read_obs` of a `GymWrapper` does."""
     if not isinstance(seen, Mapping):
         for key, encode in encoders.items():
-            return {key: encode(seen, ignore_device=True)}
+            return {key: encode(seen)}
     if isinstance(seen, dict) and "state" in seen and "observation" not in seen:
         seen["observation"] = seen.pop("state")
     for name, value in seen.items():
-        seen[name] = encoders[name,](value, ignore_device=True)  # type: ignore[index]
+        seen[name] = encoders[name,](value)  # type: ignore[index]
     return {(name,): value for name, value in seen.items()}
 
 

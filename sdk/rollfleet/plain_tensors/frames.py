@@ -60,39 +60,38 @@ class PlainFrames:
         elif isinstance(policy, PlainPolicy):
             policy = policy.refresh(sizes) or policy
         _tell(env, plain, policy)
-        if isinstance(plain, Untranslated) and isinstance(policy, Untranslated):
+        step = None if isinstance(plain, Untranslated) else plain.step
+        write = None if isinstance(policy, Untranslated) else policy
+        if step is None and write is None:
             return None
         device, dims = carrier.device, len(sizes)
         frames: list[Any] = []
         ends: list[Tensor] = []
 
-        def plainly(found: Any) -> Any:
-            return found if isinstance(plain, Untranslated) else _flat(found) or found
-
-        def acted(carrier: Any) -> Any:
-            values = carrier if isinstance(carrier, dict) else _flat(carrier)
-            if isinstance(policy, Untranslated) or values is None:
-                return plainly(act(_tensordict(carrier, sizes, device) if values is carrier else carrier))
-            before = {} if values is carrier else dict(values)
-            policy(values)
-            if values is not carrier:
-                for key, value in values.items():
-                    if before.get(key) is not value:
-                        carrier.set(key, value)
-            return carrier
+        def plainly(tensordict: Any) -> Any:
+            return tensordict if step is None else _flat(tensordict) or tensordict
 
         carrier = plainly(carrier)
         for t in range(steps):
             if t and stop is not None and stop():
                 break
-            carrier = acted(carrier)
-            if isinstance(plain, Untranslated) or not isinstance(carrier, dict):
+            if isinstance(carrier, dict) and write is not None:
+                write(carrier)
+            elif write is not None and (values := _flat(carrier)) is not None:
+                before = dict(values)
+                write(values)
+                for key, value in values.items():
+                    if before.get(key) is not value:
+                        carrier.set(key, value)
+            else:
+                carrier = plainly(act(_tensordict(carrier, sizes, device) if isinstance(carrier, dict) else carrier))
+            if step is None or not isinstance(carrier, dict):
                 frame, carrier = env.step_and_maybe_reset(carrier)
                 frames.append(frame)
                 ends.append(ended(frame))
                 carrier = plainly(carrier)
                 continue
-            following, after, done = plain.step(carrier)
+            following, after, done = step(carrier)
             frames.append((carrier, following))
             ends.append(end := done.any(-1) if done.ndim == dims + 1 else done.flatten(dims).any(-1))
             carrier = plainly(env.maybe_reset(_tensordict(after, sizes, device))) if end.any() else after
