@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import cache
+from inspect import isfunction
 from typing import Any, TypeAlias
 
 import torch
@@ -30,6 +31,8 @@ def head(module: Any, how: str | None) -> Callable[[dict[Key, Tensor]], bool] | 
     if scored and (how != "random" or type(module).__name__ != "SafeProbabilisticModule"):
         return None
     if module.num_samples is not None or module._generator is not None or module._generator_key is not None:
+        return None
+    if any(isfunction(each) and each.__module__ != kind.__module__ for each in vars(kind).values()):
         return None
     if type(given) is not dict or Distribution._validate_args or len(module.dist_sample_keys) != 1:
         return None

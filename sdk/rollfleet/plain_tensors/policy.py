@@ -6,7 +6,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 from torch.nn.modules import module as torch_module
 
 from rollfleet.data.tensor_tree import Key, key_of, nested
@@ -101,12 +100,12 @@ def _acts(module: Any, sizes: torch.Size, how: str | None) -> list[Act]:
 
 def _on_tensordict(module: Callable[[Any], object], sizes: torch.Size, values: Values) -> None:
     """Call a module itself, with a TensorDict of the values."""
-    from tensordict import TensorDict
+    from tensordict import TensorDict, is_leaf_nontensor
 
     tensordict = TensorDict(nested(values), batch_size=sizes)
     module(tensordict)
     values.clear()
-    values.update((key_of(name), value) for name, value in tensordict.items(True, True))
+    values.update((key_of(name), value) for name, value in tensordict.items(True, True, is_leaf=is_leaf_nontensor))
 
 
 def _parts(module: Any, how: str | None) -> list[Any]:
@@ -169,7 +168,7 @@ def _q_value(module: Any, sizes: torch.Size, how: str | None, own: Act) -> Act |
 
     def act(values: Values) -> None:
         found = values[key]
-        action = (found == found.max(dim=-1, keepdim=True)[0]).to(torch.long) if hot else torch.argmax(found, dim=-1)
+        action = (found == found.amax(-1, True)).to(torch.long) if hot else torch.argmax(found, dim=-1)
         if spec is not None and action.shape != (*found.shape[:-1], *shape):
             own(values)
             return
@@ -189,17 +188,24 @@ def _epsilon_greedy(module: Any, sizes: torch.Size, how: str | None, own: Act) -
     key, eps, spec = key_of(module.out_keys[0]), module.eps, module.spec[module.action_key]
     if type(spec) is not OneHot or spec.mask is not None or spec.device.type != "cpu":
         return None
-    n, dtype, dims = spec.space.n, spec.dtype, len(spec.shape)
+    n, dtype, dims, threshold = spec.space.n, spec.dtype, len(spec.shape), eps.item()
+    numbers = torch.arange(n, device="cpu")
 
     def act(values: Values) -> None:
         action = values[key]
-        shape = action.shape
-        if shape[-dims:] != spec.shape or len(shape) <= len(sizes):
+        shape, more = action.shape, action.ndim - len(sizes)
+        if shape[-dims:] != spec.shape or more < 1:
             own(values)
             return
-        random = torch.rand(sizes, device="cpu") < eps
-        drawn = one_hot(torch.randint(n, shape[:-1], device="cpu"), n).to(dtype)
-        values[key] = torch.where(random[(..., *[None] * (len(shape) - len(sizes)))], drawn, action)
+        random = torch.rand(sizes, device="cpu")
+        drawn = torch.randint(n, shape[:-1], device="cpu")
+        if not sizes:  # one number, and less work
+            chosen = numbers == drawn.unsqueeze(-1) if random.item() < threshold else action.clone()
+            values[key] = chosen.to(torch.promote_types(dtype, action.dtype))
+        else:
+            values[key] = torch.where(
+                (random < eps).view(*sizes, *[1] * more), (numbers == drawn.unsqueeze(-1)).to(dtype), action
+            )
 
     return act
 
