@@ -8,8 +8,8 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict, is_leaf_nontensor
-from tensordict.nn import InteractionType, TensorDictModule, TensorDictSequential, set_interaction_type
-from tests.sdk.plain_tensors.policies import ACTED, SEEN, policies
+from tensordict.nn import set_interaction_type
+from tests.sdk.plain_tensors.policies import ACTED, HOW, SEEN, policies
 from torch import nn
 
 from rollfleet.data.tensor_tree import key_of, nested
@@ -47,7 +47,9 @@ def state_of(policy: Any) -> dict[str, Any]:
     parts = policy.modules() if isinstance(policy, nn.Module) else ()
     own = [each._generator.get_state() for each in parts if getattr(each, "_generator", None) is not None]
     state = policy.state_dict() if isinstance(policy, nn.Module) else {}
-    return dict(state) | {f"generator {index}": each for index, each in enumerate(own)} | {"torch": torch.get_rng_state()}
+    return (
+        dict(state) | {f"generator {index}": each for index, each in enumerate(own)} | {"torch": torch.get_rng_state()}
+    )
 
 
 def steps_of(act: Any, policy: Any, sizes: torch.Size, seed: int) -> tuple[list[dict[Any, Any]], dict[str, Any]]:
@@ -76,13 +78,16 @@ def assert_alike(plain: PlainPolicy, policy: Any, like: Any, sizes: torch.Size, 
 
     with torch.no_grad():
         assert plain.refresh(sizes) is None
-        (theirs, their_state), (ours, our_state) = steps_of(called, like, sizes, seed), steps_of(acted, policy, sizes, seed)
+        (theirs, their_state), (ours, our_state) = (
+            steps_of(called, like, sizes, seed),
+            steps_of(acted, policy, sizes, seed),
+        )
     for ones, others in zip(ours, theirs, strict=True):
         assert_same(ones, others)
     assert_same(our_state, their_state)
 
 
-@given(policies(), st.sampled_from([(), (1,), (5,)]), st.sampled_from([*InteractionType, None]), st.integers(0, 99))
+@given(policies(), st.sampled_from([(), (1,), (5,)]), st.sampled_from([*HOW, None]), st.integers(0, 99))
 @settings(max_examples=300, suppress_health_check=[*HealthCheck])
 def test_a_policy_does_the_same_to_plain_tensors(policy: Any, sizes: Any, how: Any, seed: int) -> None:
     like = copy.deepcopy(policy)
