@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import cache
+from inspect import isfunction
 from typing import Any, TypeAlias
 
 import torch
@@ -12,45 +13,41 @@ from torch.nn.functional import one_hot, softplus
 
 from rollfleet.data.tensor_tree import Key, key_of
 
-Choice: TypeAlias = tuple[Tensor, Tensor | None] | None
-"""A sample and its log-probability, if it is due; None: the parameters are unusual."""
+Values: TypeAlias = dict[Key, Tensor]
+Act: TypeAlias = Callable[[Values], object]
+Choice: TypeAlias = tuple[Tensor, ...] | None
+"""A sample, and its log-probability if it is due; None: the parameters are unusual."""
 
 
-def head(module: Any, how: str | None) -> Callable[[dict[Key, Tensor]], bool] | None:
+def head(module: Any, sizes: torch.Size, how: str | None, own: Act) -> Act | None:
     """Return what a probabilistic module does to the values of a step; None: it is unusual.
 
-    It returns whether it did so. `how`: the name of an InteractionType.
+    `how`: the name of an InteractionType. `own`: does the same with TorchRL's own code.
     """
     kind, given, names = module.distribution_class, module.distribution_kwargs, [str(key) for key in module.dist_keys]
     name = f"{getattr(kind, '__module__', '').partition('.')[0]}.{getattr(kind, '__name__', '')}"
     translate, parameters, options = FAST.get(name, (None, [], {}))
-    scored = module.return_log_prob
-    if translate is None or how not in ("random", "deterministic") or sorted(names) != parameters:
+    scored, drawn = module.return_log_prob, how == "random"
+    if (
+        translate is None
+        or not (drawn or how == "deterministic")
+        or sorted(names) != parameters
+        or (scored and not (drawn and type(module).__name__ == "SafeProbabilisticModule"))
+        or any(each is not None for each in (module.num_samples, module._generator, module._generator_key))
+        or any(isfunction(each) and each.__module__ != kind.__module__ for each in vars(kind).values())
+        or Distribution._validate_args
+        or type(given) is not dict
+        or any(each not in options or options[each] not in (..., value) for each, value in given.items())
+        or len(module.dist_sample_keys) != 1
+    ):
         return None
-    if scored and (how != "random" or type(module).__name__ != "SafeProbabilisticModule"):
-        return None
-    if module.num_samples is not None or module._generator is not None or module._generator_key is not None:
-        return None
-    if type(given) is not dict or Distribution._validate_args or len(module.dist_sample_keys) != 1:
-        return None
-    if any(each not in options or options[each] not in (..., value) for each, value in given.items()):
-        return None
-    choose: Callable[..., Choice] | None = translate(kind.__name__, given, how == "random", scored)
-    if choose is None:
-        return None
-    chosen = choose
+    choose: Callable[..., Choice] = translate(kind.__name__, given, drawn, scored)
     keys = dict(zip(names, map(key_of, module.in_keys), strict=True))
-    reads = [keys[each] for each in parameters]
-    sample_key, score_key = (key_of(each) for each in (module.dist_sample_keys[0], module.out_keys[-1]))
+    reads, writes = [keys[each] for each in parameters], [key_of(each) for each in module.out_keys]
 
-    def act(values: dict[Key, Tensor]) -> bool:
-        found = chosen(*[values[key] for key in reads]) if all(key in values for key in reads) else None
-        if found is None:
-            return False
-        values[sample_key] = found[0]
-        if found[1] is not None:
-            values[score_key] = found[1]
-        return True
+    def act(values: Values) -> object:
+        found = choose(*[values[key] for key in reads])
+        return own(values) if found is None else values.update(zip(writes, found, strict=True))
 
     return act
 
@@ -62,38 +59,33 @@ def _constants(dtype: torch.dtype) -> tuple[Tensor, ...]:
     return tuple(torch.tensor(number, dtype=dtype, device="cpu") for number in numbers)
 
 
-def _normal(kind: str, given: dict[str, Any], drawn: bool, scored: bool) -> Callable[..., Choice] | None:
+def _normal(kind: str, given: dict[str, Any], drawn: bool, scored: bool) -> Callable[..., Choice]:
     """Translate IndependentNormal, Normal, and TanhNormal, whose samples stay within bounds."""
     squashed, summed = kind == "TanhNormal", kind != "Normal"
-    centre = half = jacobian = None
-    if squashed:
-        low, high = (torch.as_tensor(given.get(*each), device="cpu") for each in (("low", -1.0), ("high", 1.0)))
-        if not (high > low).all():
-            return None
-        if (high != 1.0).any() or (low != -1.0).any():
-            centre, half = (high + low) / 2, (high - low) / 2
-            jacobian = torch.abs(half).log()
+    low, high = (torch.as_tensor(given.get(*each), device="cpu") for each in (("low", -1.0), ("high", 1.0)))
+    valid, whole = bool((high > low).all()), bool((high == 1.0).all() and (low == -1.0).all())
+    centre, half = (high + low) / 2, (high - low) / 2
+    jacobian = torch.abs(half).log()
 
     def choose(loc: Tensor, scale: Tensor) -> Choice:
-        if loc.shape != scale.shape or loc.dtype is not scale.dtype or not (loc.is_cpu and loc.ndim):
+        if loc.shape != scale.shape or loc.dtype is not scale.dtype or not (loc.is_cpu and loc.ndim and valid):
             return None
-        if half is not None and half.ndim and half.shape != loc.shape[-half.ndim :]:
+        if not whole and half.ndim and half.shape != loc.shape[-half.ndim :]:
             return None
         sample = before = loc + torch.randn(loc.shape, dtype=loc.dtype, device="cpu") * scale if drawn else loc
         if squashed:
             limit = 1.0 - torch.finfo(loc.dtype).resolution
             sample = torch.tanh(before).clamp(-limit, limit)
-            if half is not None:
-                sample = centre + half * sample
+            sample = sample if whole else centre + half * sample
         if not scored:
-            return sample, None
+            return (sample,)
         two, minus_two, log_two, log_root = _constants(loc.dtype)
         score = (before - loc).square().neg() / (two * scale.square()) - scale.log() - log_root
         if summed:
             score = score.sum(-1)
         if squashed:
             change = two * (log_two - before - softplus(minus_two * before))
-            score = score - (change if jacobian is None else change + jacobian).sum(-1)
+            score = score - (change if whole else change + jacobian).sum(-1)
         return sample, score
 
     return choose
@@ -108,28 +100,27 @@ def _categorical(kind: str, given: dict[str, Any], drawn: bool, scored: bool) ->
             return None
         logits = logits - logits.logsumexp(dim=-1, keepdim=True)
         if hot and not drawn:
-            return (logits == logits.max(-1, True)[0]).to(torch.long), None
+            return ((logits == logits.max(-1, True)[0]).to(torch.long),)
         odds = torch.softmax(logits, -1)
         if not drawn:
-            return odds.argmax(-1), None
+            return (odds.argmax(-1),)
         index = torch.multinomial(odds.reshape(-1, odds.shape[-1]), 1, True).T.reshape(odds.shape[:-1])
-        score = logits.gather(-1, index.unsqueeze(-1)).squeeze(-1) if scored else None
-        return one_hot(index, odds.shape[-1]) if hot else index, score
+        sample = one_hot(index, odds.shape[-1]) if hot else index
+        return (sample, logits.gather(-1, index.unsqueeze(-1)).squeeze(-1)) if scored else (sample,)
 
     return choose
 
 
+_BOUNDS = {"low": ..., "high": ..., "upscale": ..., "tanh_loc": False, "event_dims": 1, "safe_tanh": True}
+_SUMMED = {"upscale": ..., "tanh_loc": ..., "event_dim": 1}
+
 FAST: dict[str, tuple[Callable[..., Any], list[str], dict[str, Any]]] = {
-    "torchrl.TanhNormal": (
-        _normal,
-        ["loc", "scale"],
-        {"low": ..., "high": ..., "upscale": ..., "tanh_loc": False, "event_dims": 1},
-    ),
-    "torchrl.IndependentNormal": (_normal, ["loc", "scale"], {"upscale": ..., "tanh_loc": ..., "event_dim": 1}),
+    "torchrl.TanhNormal": (_normal, ["loc", "scale"], _BOUNDS),
+    "torchrl.IndependentNormal": (_normal, ["loc", "scale"], _SUMMED),
     "torch.Normal": (_normal, ["loc", "scale"], {}),
     "torch.Categorical": (_categorical, ["logits"], {}),
     "torchrl.OneHotCategorical": (_categorical, ["logits"], {}),
     "tensordict.OneHotCategorical": (_categorical, ["logits"], {}),
 }
-"""By class: the translation, the names of its parameters, and the options that it knows, with the value that each must
-have; `...`: any."""
+"""By class: the translation, its parameters, and the options that it knows, each with the value that it must have, or
+`...`: any."""

@@ -14,17 +14,18 @@ def function_of(network: Any) -> Callable[..., Any]:
     """Return what a call of a network runs now: the network itself, if it is no usual module, or has hooks."""
     if not isinstance(network, nn.Module) or type(network).__call__ is not nn.Module.__call__:
         return network  # type: ignore[no-any-return]
-    if network._compiled_call_impl is not None or any(vars(network)[name] for name in HOOKS):
+    if network._compiled_call_impl is not None or any(vars(network).get(name) for name in HOOKS):
         return network
     kind, called = type(network), network.forward
-    if "forward" in vars(network):
+    if "forward" in vars(network) or kind.forward.__module__ != kind.__module__:
         return called
-    if kind is nn.Linear:
+    if kind is nn.Linear and isinstance(network, nn.Linear):
         weight, bias = network.weight, network.bias
         return lambda value: linear(value, weight, bias)
     if kind is nn.Tanh or (kind is nn.ReLU and not network.inplace):
         return torch.tanh if kind is nn.Tanh else torch.relu
-    if kind is not nn.Sequential and not (_is_mlp(kind) and not network._reshape_out):
+    is_mlp = kind.__name__ == "MLP" and kind.__module__.startswith("torchrl.")
+    if kind is not nn.Sequential and not (is_mlp and not network._reshape_out):
         return called
     layers = [function_of(layer) for layer in network._modules.values()]
 
@@ -37,7 +38,3 @@ def function_of(network: Any) -> Callable[..., Any]:
         return value
 
     return run
-
-
-def _is_mlp(kind: type) -> bool:
-    return kind.__name__ == "MLP" and kind.__module__.startswith("torchrl.")

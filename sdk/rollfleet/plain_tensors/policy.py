@@ -2,22 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 from torch.nn.modules import module as torch_module
 
 from rollfleet.data.tensor_tree import Key, key_of, nested
-from rollfleet.plain_tensors.heads import head
+from rollfleet.plain_tensors.heads import Act, Values, head
 from rollfleet.plain_tensors.known import Refused, check_own, check_version
 from rollfleet.plain_tensors.networks import HOOKS, function_of
 from rollfleet.plain_tensors.untranslated import Untranslated
-
-Values: TypeAlias = dict[Key, Tensor]
-Act: TypeAlias = Callable[[Values], object]
-"""Does to a step's values what a module does to a TensorDict of them."""
 
 
 def translate_policy(policy: Any) -> "PlainPolicy | Untranslated":
@@ -87,26 +82,29 @@ def _acts(module: Any, sizes: torch.Size, how: str | None) -> list[Act]:
     for hook in hooks:
         if hook is not _forward_hook_safe_action:  # of `safe=True`
             raise Refused(f"a hook of {name}: {getattr(hook, '__name__', type(hook).__name__)}")
-    translate = TRANSLATED[name]
+    translate, own = TRANSLATED[name], partial(_on_tensordict, module, sizes)
     if getattr(module, "inplace", True) not in ((True,) if translate is _module else (None, True)):
         raise Refused(f"inplace={module.inplace} of {name}")
-    own: Act = partial(_on_tensordict, module, sizes)
-    if name in _SEQUENCES:
+    if translate is _parts:
         acts = [act for part in _parts(module, how) for act in _acts(part, sizes, how)]
         return [own] if module._select_before_return or module.partial_tolerant or hooks or not acts else acts
-    if translate is None or hooks or any(len(key_of(key)) > 1 for key in (*module.in_keys, *module.out_keys)):
+    if (
+        translate is None
+        or hooks
+        or any(key == "_" or len(key_of(key)) > 1 for key in (*module.in_keys, *module.out_keys))
+    ):
         return [own]
     return [translate(module, sizes, how, own) or own]
 
 
 def _on_tensordict(module: Callable[[Any], object], sizes: torch.Size, values: Values) -> None:
     """Call a module itself, with a TensorDict of the values."""
-    from tensordict import TensorDict
+    from tensordict import TensorDict, is_leaf_nontensor
 
     tensordict = TensorDict(nested(values), batch_size=sizes)
     module(tensordict)
     values.clear()
-    values.update((key_of(name), value) for name, value in tensordict.items(True, True))
+    values.update((key_of(name), value) for name, value in tensordict.items(True, True, is_leaf=is_leaf_nontensor))
 
 
 def _parts(module: Any, how: str | None) -> list[Any]:
@@ -119,30 +117,23 @@ def _parts(module: Any, how: str | None) -> list[Any]:
 
 
 def _module(module: Any, sizes: torch.Size, how: str | None, own: Act) -> Act | None:
-    if module._get_kwargs:
+    if module._get_kwargs or module._kwargs or module.method_kwargs or module.method:
         return None
-    run = function_of(module.module) if module.method is None else getattr(module.module, module.method)
-    run = partial(run, **module.method_kwargs) if module.method_kwargs else run
-    names, reads, writes = module._kwargs, *([key_of(name) for name in each] for each in (module.in_keys, module.out_keys))
+    run, reads, writes = function_of(module.module), _keys(module.in_keys), _keys(module.out_keys)
 
-    def act(values: Values) -> None:
-        if any(key not in values for key in reads):
-            own(values)
-            return
-        inputs = [values[key] for key in reads]
-        found = run(*inputs) if names is None else run(**dict(zip(names, inputs, strict=True)))
+    def act(values: Values) -> object:
+        try:
+            inputs = [values[key] for key in reads]
+        except KeyError:  # it is a group, or may be missing
+            return own(values)
+        found = run(*inputs)
         outputs = found if isinstance(found, tuple) else (found,)
-        if len(outputs) == len(writes) and all(isinstance(value, Tensor) for value in outputs):
-            for key, value in zip(writes, outputs, strict=True):
-                if key != _IGNORED:
-                    values[key] = value
-            return
-        _on_tensordict(partial(_write, module, found), sizes, values)
+        if len(outputs) != len(writes) or not all(isinstance(value, Tensor) for value in outputs):
+            write: Act = partial(_on_tensordict, partial(_write, module, found), sizes)
+            return write(values)
+        return values.update(zip(writes, outputs, strict=True))
 
     return act
-
-
-_IGNORED: Key = ("_",)
 
 
 def _write(module: Any, found: Any, tensordict: Any) -> None:
@@ -155,26 +146,21 @@ def _write(module: Any, found: Any, tensordict: Any) -> None:
     module._write_to_tensordict(tensordict, outputs)
 
 
-def _head(module: Any, sizes: torch.Size, how: str | None, own: Act) -> Act | None:
-    act = head(module, how)
-    return None if act is None else lambda values: act(values) or own(values)
-
-
 def _q_value(module: Any, sizes: torch.Size, how: str | None, own: Act) -> Act | None:
-    if module.action_space not in ("one_hot", "categorical") or module.action_mask_key is not None:
+    hot = module.action_space == "one_hot"
+    if not (hot or module.action_space == "categorical") or module.action_mask_key is not None:
         return None
-    key, writes, hot = key_of(module.action_value_key), list(map(key_of, module.out_keys)), module.action_space == "one_hot"
+    key, writes = key_of(module.action_value_key), _keys(module.out_keys)
     spec = module.spec.get(module.out_keys[0], None) if module.strict_shape is not False else None
     shape = () if spec is None else spec.shape[len(module.spec.shape) :]
 
-    def act(values: Values) -> None:
+    def act(values: Values) -> object:
         found = values[key]
-        action = (found == found.max(dim=-1, keepdim=True)[0]).to(torch.long) if hot else torch.argmax(found, dim=-1)
+        action = (found == found.amax(-1, True)).to(torch.long) if hot else torch.argmax(found, dim=-1)
         if spec is not None and action.shape != (*found.shape[:-1], *shape):
-            own(values)
-            return
+            return own(values)
         chosen = (action * found).sum(-1, True) if hot else found.gather(-1, action.unsqueeze(-1))
-        values.update(zip(writes, (action, found, chosen), strict=False))
+        return values.update(zip(writes, (action, found, chosen), strict=False))
 
     return act
 
@@ -189,36 +175,43 @@ def _epsilon_greedy(module: Any, sizes: torch.Size, how: str | None, own: Act) -
     key, eps, spec = key_of(module.out_keys[0]), module.eps, module.spec[module.action_key]
     if type(spec) is not OneHot or spec.mask is not None or spec.device.type != "cpu":
         return None
-    n, dtype, dims = spec.space.n, spec.dtype, len(spec.shape)
+    n, dtype, dims, threshold = spec.space.n, spec.dtype, len(spec.shape), eps.item()
+    numbers = torch.arange(n, device="cpu")
 
-    def act(values: Values) -> None:
+    def act(values: Values) -> object:
         action = values[key]
-        shape = action.shape
-        if shape[-dims:] != spec.shape or len(shape) <= len(sizes):
-            own(values)
-            return
-        random = torch.rand(sizes, device="cpu") < eps
-        drawn = one_hot(torch.randint(n, shape[:-1], device="cpu"), n).to(dtype)
-        values[key] = torch.where(random[(..., *[None] * (len(shape) - len(sizes)))], drawn, action)
+        shape, more = action.shape, action.ndim - len(sizes)
+        if shape[-dims:] != spec.shape or more < 1:
+            return own(values)
+        random = torch.rand(sizes, device="cpu")
+        drawn = (numbers == torch.randint(n, shape[:-1], device="cpu").unsqueeze(-1)).to(dtype)
+        if sizes:
+            values[key] = torch.where((random < eps).view(*sizes, *[1] * more), drawn, action)
+        else:  # one number, and less work
+            chosen = drawn if random.item() < threshold else action.clone()
+            values[key] = chosen.to(torch.promote_types(dtype, action.dtype))
+        return None
 
     return act
 
 
-# A leaf's translation returns None where the module must be called itself.
-_Leaf: TypeAlias = Callable[[Any, torch.Size, str | None, Act], Act | None]
+def _keys(names: Sequence[Any]) -> list[Key]:
+    return [key_of(name) for name in names]
 
-_SEQUENCES = (
-    *("TensorDictSequential", "SafeSequential", "ActorValueOperator", "ActorCriticOperator", "ActorCriticWrapper"),
-    *("QValueActor", "ProbabilisticTensorDictSequential", "SafeProbabilisticTensorDictSequential", "ProbabilisticActor"),
-)
-_CALLED = ("AdditiveGaussianModule", "OrnsteinUhlenbeckProcessModule", "TanhModule", "LSTMModule", "GRUModule")
 
-TRANSLATED: dict[str, _Leaf | None] = {
-    **dict.fromkeys(_SEQUENCES),
+_SEQUENCES = "TensorDictSequential", "SafeSequential", "ActorValueOperator", "ActorCriticOperator", "ActorCriticWrapper"
+_DRAWING = "ProbabilisticTensorDictSequential", "SafeProbabilisticTensorDictSequential", "ProbabilisticActor"
+_NOISE = "AdditiveGaussianModule", "OrnsteinUhlenbeckProcessModule", "TanhModule", "RandomPolicy"
+
+TRANSLATED: dict[str, Callable[..., Any] | None] = {
+    **dict.fromkeys((*_SEQUENCES, *_DRAWING, "QValueActor"), _parts),
     **dict.fromkeys(("TensorDictModule", "SafeModule", "Actor", "ValueOperator"), _module),
-    **dict.fromkeys(("ProbabilisticTensorDictModule", "SafeProbabilisticModule"), _head),
-    **dict.fromkeys((*_CALLED, "RandomPolicy")),
+    **dict.fromkeys(("ProbabilisticTensorDictModule", "SafeProbabilisticModule"), head),
+    **dict.fromkeys((*_NOISE, "LSTMModule", "GRUModule")),
     "QValueModule": _q_value,
     "EGreedyModule": _epsilon_greedy,
 }
-"""Classes that have a translation, by name. None: their parts are translated, or they are called themselves."""
+"""Classes by name, and what translates them. None: their modules are called themselves, on a TensorDict.
+
+A function of a single module returns None where the module must be called itself, too.
+"""
