@@ -35,24 +35,23 @@ class PlainFrames:
         env: Any,
         carrier: Any,
         act: Callable[[Any], Any],
-        *,
         steps: int,
         stop: Callable[[], bool] | None,
         ended: Callable[[Any], Tensor],
         random_actions: bool,
     ) -> tuple[Any, Tensor, Any] | None:
-        """Return at most `steps` frames, a TensorDict `[*batch size, T]`, fewer once `stop` is true.
+        """Return frames `[*batch size, T]`, where episodes ended, in this shape, and the next carrier.
 
-        With them come, of the same shape, where episodes ended, and the next carrier. None: nothing is translated.
+        There are at most `steps` frames of each environment, fewer once `stop` is true. None: nothing is translated.
 
         Args:
             env: The environment.
             carrier: The TensorDict that the first action is taken for.
-            act: Returns a TensorDict with the policy's outputs, or with random actions.
+            act: Returns a TensorDict with the policy's outputs or, with `random_actions`, with random ones.
             steps: T.
-            stop: Ends the frames once it is true.
+            stop: Is called between steps.
             ended: Returns where an episode ends with a frame, a TensorDict.
-            random_actions: `act` acts at random.
+            random_actions: The policy does not act.
         """
         plain, policy, sizes = translate_env(env), self._policy, carrier.batch_size
         if random_actions:
@@ -91,8 +90,9 @@ class PlainFrames:
                 ends.append(ended(frame))
                 carrier = plainly(carrier)
                 continue
-            following, after, done = step(carrier)
+            following, after = step(carrier)
             frames.append((carrier, following))
+            done = following["done",]
             ends.append(end := done.any(-1) if done.ndim == dims + 1 else done.flatten(dims).any(-1))
             carrier = plainly(env.maybe_reset(_tensordict(after, sizes, device))) if end.any() else after
         if isinstance(carrier, dict):
@@ -100,20 +100,17 @@ class PlainFrames:
         return _stacked(frames, sizes, device), torch.stack(ends, dim=-1), carrier
 
 
-def _tell(env: Any, plain: object, policy: object) -> None:
-    """Write down which path a batch takes."""
-    parts = (("environment", plain), ("policy", policy))
-    text = ", ".join(
-        f"{name}: TorchRL's own, because of {part.reason}" if isinstance(part, Untranslated) else f"{name}: plain tensors"
-        for name, part in parts
-    )
+def _tell(env: Any, *parts: object) -> None:
+    """Write down which path an environment and a policy take in a batch."""
+    paths = (f"TorchRL's own ({part.reason})" if isinstance(part, Untranslated) else "plain tensors" for part in parts)
+    text = "environment: {}; policy: {}".format(*paths)
     if vars(env).get(PATH) != text:
         vars(env)[PATH] = text
         log.debug("%s: %s", type(env).__name__, text)
 
 
 def _flat(tensordict: Any) -> Values | None:
-    """Return the tensors of a TensorDict by key; None: it has a form, entries or private keys that a dict cannot have."""
+    """Return the tensors of a TensorDict by key; None: a dict of tensors cannot have its form, or a key is private."""
     from tensordict import TensorDict
 
     if type(tensordict) is not TensorDict:

@@ -15,17 +15,6 @@ class Refused(Exception):
     """A part has no translation. Its text is the reason; it never leaves this package."""
 
 
-def flat_key(name: object) -> tuple[str]:
-    """Return the key of a name that lies in no group.
-
-    Raises:
-        Refused: It lies in a group.
-    """
-    if isinstance(name, str):
-        return (name,)
-    raise Refused(f"the key {name}, in a group")
-
-
 @cache
 def check_version() -> str | None:
     """Return why the installed version of TorchRL or tensordict is not translated; None: it is."""

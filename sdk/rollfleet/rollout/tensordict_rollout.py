@@ -162,7 +162,22 @@ class TensorDictRollout:
 
     def _frames(self, stop: Callable[[], bool] | None, random_actions: bool) -> "tuple[TensorDict, Tensor]":
         """Return T frames of each environment, fewer once `stop` is true, and where episodes ended: `[envs, T]`."""
-        batch, ended_at = self._stepped(stop, random_actions)
+        from tensordict import TensorDict
+
+        env, carrier = self._env.base, self._first()
+        act, ended, frames = self._randomly if random_actions else self._called, self._ended, []
+        ends: list[Tensor] = []
+        batch: Any
+        if self._plain and (found := self._plain.collect(env, carrier, act, self._steps, stop, ended, random_actions)):
+            batch, ended_at, self._carrier = found
+        else:
+            for t in range(self._steps):
+                if t and stop is not None and stop():
+                    break
+                frame, carrier = env.step_and_maybe_reset(act(carrier))
+                frames.append(frame)
+                ends.append(ended(frame))  # at once: some environments write into the same flags again
+            batch, ended_at, self._carrier = TensorDict.maybe_dense_stack(frames, -1), torch.stack(ends, -1), carrier
         ended_at = ended_at.reshape(self._num_envs, -1)
         batch = _rows(batch, batch.batch_dims - 1)
         if private := [key for key in batch.keys(True) if any(part.startswith("_") for part in key_of(key))]:
@@ -172,30 +187,6 @@ class TensorDictRollout:
         self._identify(batch, ended_at.numpy())
         flag_last(batch, self._last_flags)
         return batch, ended_at
-
-    def _stepped(self, stop: Callable[[], bool] | None, random_actions: bool) -> tuple[Any, Tensor]:
-        """Return frames as a TensorDict `[*batch size, T]`, and where episodes ended, of the same shape."""
-        from tensordict import TensorDict
-
-        env, carrier = self._env.base, self._first()
-        act, ended = self._randomly if random_actions else self._called, self._ended
-        if self._plain is not None and (
-            found := self._plain.collect(
-                env, carrier, act, steps=self._steps, stop=stop, ended=ended, random_actions=random_actions
-            )
-        ):
-            batch, ended_at, self._carrier = found
-            return batch, ended_at
-        step, frames = env.step_and_maybe_reset, []
-        ends: list[Tensor] = []
-        for t in range(self._steps):
-            if t and stop is not None and stop():
-                break
-            frame, carrier = step(act(carrier))
-            frames.append(frame)
-            ends.append(ended(frame))  # at once: some environments write into the same flags again
-        self._carrier = carrier
-        return TensorDict.maybe_dense_stack(frames, dim=-1), torch.stack(ends, dim=-1)
 
     def _first(self) -> Any:
         """Return the TensorDict that the next action is taken for, after a reset where one is due."""
