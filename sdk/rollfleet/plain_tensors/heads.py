@@ -85,7 +85,7 @@ def _normal(kind: str, given: dict[str, Any], drawn: bool, scored: bool) -> Call
             score = score.sum(-1)
         if squashed:
             change = two * (log_two - before - softplus(minus_two * before))
-            score = score - (change if whole else change + jacobian).sum(-1)
+            score = score - (change if whole else change + jacobian.expand(change.shape)).sum(-1)
         return sample, score
 
     return choose
