@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ class PlainFrames:
     What is not plain takes TorchRL's own way: an untranslated environment or policy, each reset, and a policy's output
     that is no tensor.
     """
+
+    ACTS: Final = PlainPolicy.__call__.__code__  # in the traceback of an error of the policy
 
     def __init__(self, policy: Any, reason: str = "") -> None:
         """`reason`: why the policy is not translated, whatever it is."""
