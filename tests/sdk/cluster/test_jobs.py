@@ -144,6 +144,20 @@ def test_logs_are_those_of_the_chosen_pods(jobs: Jobs, namespace: Namespace) -> 
         assert len(list(followed)) == 3
 
 
+def test_log_of_a_pod_is_that_of_its_own_container_unless_another_is_named(jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    pod = namespace.pod(0, beside=["a-sidecar"])
+    lines: dict[str, Queue[str | None]] = {f"{pod}/{name}": Queue() for name in ("worker", "a-sidecar")}
+    for name, queue in lines.items():
+        queue.put(f"of {name.rpartition('/')[2]}")
+        queue.put(None)
+    with serving(lines) as port:
+        namespace.node("node-0", port)
+        assert [each.text for each in jobs.logs("cartpole")] == ["of worker"]
+        assert [each.text for each in jobs.logs("cartpole", container="a-sidecar")] == ["of a-sidecar"]
+        assert "container x is not valid for pod" in next(jobs.logs("cartpole", container="x")).text
+
+
 def test_followed_logs_that_are_left_are_read_no_further(jobs: Jobs, namespace: Namespace) -> None:
     jobs.submit(JOB)
     pods = [namespace.pod(index) for index in (0, 1)]
