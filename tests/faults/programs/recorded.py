@@ -39,9 +39,8 @@ def work(log: str, url: str, job: str, index: int) -> None:
     async def recorded(self: BatchPublisher, fragment: Any, meta: Any, identity: Identity, admitted: Any) -> None:
         rows = _rows(fragment.steps["observation",], fragment.steps["collector", "traj_ids"])
         await publish(self, fragment, meta, identity, admitted)
-        _write(
-            log, event="stored", identity=_key(identity), round=meta.round, version=count_of(meta.version), rows=rows
-        )
+        version = count_of(meta.version)
+        _write(log, event="stored", identity=_key(identity), round=meta.round, version=version, rows=rows)
 
     BatchPublisher.publish = recorded  # type: ignore[method-assign]
     sys.exit(worker_program.main(Address(url=url, job=job), index))

@@ -21,9 +21,8 @@ Version = tuple[Manifest, bytes, list[bytes]]
 
 def version(number: int, nbytes: int = 100, chunk_bytes: int = 16, session: int = 0, *, other: bool = False) -> Version:
     data = np.random.default_rng((session, number, other)).integers(0, 256, nbytes, np.uint8).tobytes()
-    manifest = manifest_of(
-        version_of(session, number), (), memoryview(data), max_chunk_bytes=chunk_bytes + PREFIX_BYTES
-    )
+    of = version_of(session, number)
+    manifest = manifest_of(of, (), memoryview(data), max_chunk_bytes=chunk_bytes + PREFIX_BYTES)
     return manifest, data, [b"".join(pieces) for pieces in cut(manifest, memoryview(data))]
 
 
