@@ -152,9 +152,7 @@ class Gatherer:
             if waits and self._rank.leads and not self._weights.is_due(self.director.job.spec.weights.interval):
                 raise NoWeights(
                     f"worker {worker} waits for weights, and none were sent: call update_policy_weights_() before "
-                    f"iterating, or pass `policy=`"
-                    + OWN_WEIGHTS
-                    * (self.director.job.spec.policy.entrypoint is not None)
+                    f"iterating, or pass `policy=`" + OWN_WEIGHTS * bool(self.director.job.spec.policy.entrypoint)
                 )
 
     def wait_for_version(self, version: int, timeout_s: float) -> None:

@@ -249,7 +249,7 @@ OF_CARTPOLE = "the OneHot spec of environment GymEnv has torch.int64"
             pendulum,
             {"policy": lambda observation: ONES(1, dtype=torch.int64)},
         ),
-        (EnvironmentInvalid, r"batch size \[3\], but 1 are asked for; ask for 3 \(`num_envs=3`", batched, {}),
+        (EnvironmentInvalid, r"batch size \[3\], but 1 are asked for; ask for 3 \(`num_envs`", batched, {}),
         (EnvironmentInvalid, "fails torchrl.envs.utils.check_env_specs: broken", lambda: Wrong("CartPole-v1"), {}),
         (EnvironmentInvalid, "remove `reset_when_done`", cartpole, {"reset_when_done": False}),
         (EnvironmentInvalid, "set_info_dict_reader", cartpole, {"info_keys": ("x",)}),
