@@ -15,27 +15,18 @@ from rollfleet.plain_tensors.networks import HOOKS, function_of
 from rollfleet.plain_tensors.untranslated import Untranslated
 
 
-def translate_policy(policy: Any) -> "PlainPolicy | Untranslated":
-    """Return a policy in the form of functions of tensors, or what keeps it from that.
-
-    Example:
-        >>> from tensordict.nn import TensorDictModule
-        >>> policy = translate_policy(TensorDictModule(torch.nn.Linear(3, 1), ["observation"], ["action"]))
-        >>> values = {("observation",): torch.zeros(3)}
-        >>> policy(values)
-        >>> list(values)
-        [('observation',), ('action',)]
-    """
-    if (reason := check_version()) is not None:
-        return Untranslated(reason)
-    plain = PlainPolicy(policy)
-    return plain.refresh() or plain
-
-
 class PlainPolicy:
     """Acts as a policy does, with the same draws and the same changes of its state, on tensors by key.
 
     Groups of the values have the batch size of the whole.
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> policy = PlainPolicy(TensorDictModule(torch.nn.Linear(3, 1), ["observation"], ["action"]))
+        >>> values = {("observation",): torch.zeros(3)}
+        >>> policy.refresh() or policy(values)
+        >>> list(values)
+        [('observation',), ('action',)]
     """
 
     def __init__(self, policy: Any) -> None:
@@ -50,9 +41,11 @@ class PlainPolicy:
         from tensordict.nn.probabilistic import interaction_type
         from tensordict.nn.utils import skip_existing
 
+        if reason := check_version() or (skip_existing() and "set_skip_existing"):
+            return Untranslated(reason)
+        if torch_module._has_any_global_hook():
+            return Untranslated("hooks of all modules")
         try:
-            if skip_existing() or torch_module._has_any_global_hook():
-                raise Refused("set_skip_existing" if skip_existing() else "hooks of all modules")
             self._acts = _acts(self._policy, torch.Size(batch_size), interaction_type())
         except Refused as refused:
             return Untranslated(str(refused))
