@@ -149,7 +149,7 @@ def _q_value(module: Any, sizes: torch.Size, how: str | None, own: Act) -> Act |
 
     def act(values: Values) -> object:
         found = values[key]
-        action = (found == found.amax(-1, True)).to(torch.long) if hot else torch.argmax(found, dim=-1)
+        action = (found == found.amax(-1, True)).long() if hot else torch.argmax(found, dim=-1)
         if spec is not None and action.shape != (*found.shape[:-1], *shape):
             return own(values)
         chosen = (action * found).sum(-1, True) if hot else found.gather(-1, action.unsqueeze(-1))
@@ -177,11 +177,11 @@ def _epsilon_greedy(module: Any, sizes: torch.Size, how: str | None, own: Act) -
         if shape[-dims:] != spec.shape or more < 1:
             return own(values)
         random = torch.rand(sizes, device="cpu")
-        drawn = (numbers == torch.randint(n, shape[:-1], device="cpu").unsqueeze(-1)).to(dtype)
+        drawn = torch.randint(n, shape[:-1], device="cpu").unsqueeze(-1)
         if sizes:
-            values[key] = torch.where((random < eps).view(*sizes, *[1] * more), drawn, action)
+            values[key] = torch.where((random < eps).view(*sizes, *[1] * more), (numbers == drawn).to(dtype), action)
         else:  # one number, and less work
-            chosen = drawn if random.item() < threshold else action.clone()
+            chosen = numbers == drawn if random.item() < threshold else action.clone()
             values[key] = chosen.to(torch.promote_types(dtype, action.dtype))
         return None
 
