@@ -192,22 +192,25 @@ def cases(envs: int) -> dict[str, Contenders]:
         | ray,
         "two processes over NATS": {"rollfleet": over_nats} | ray,
     }
-    for case, make, act, by in (("HalfCheetah", cheetah, gaussian, by_hand), ("CartPole", counted, greedy, on_tensors)):
+    for case, env, act, by in (
+        ("HalfCheetah", cheetah, gaussian(), by_hand),
+        ("CartPole", counted, greedy(), on_tensors),
+    ):
         found[f"{case}, of a program"] = {
-            "rollfleet": lambda make=make, act=act: ours(make, act(), 1000),
-            "Collector": lambda make=make, act=act: theirs("Collector", make, act(), 1000),
-            "by hand": lambda make=make, act=act, by=by: by(make, act(), 1000),
+            "rollfleet": partial(ours, env, act, 1000),
+            "Collector": partial(theirs, "Collector", env, act, 1000),
+            "by hand": partial(by, env, act, 1000),
         }
         found[f"{case}, two processes"] = {
-            "rollfleet": lambda make=make, act=act: ours(make, act(), 1000, workers=2, mode="async"),
-            "MultiAsyncCollector": lambda make=make, act=act: theirs("MultiAsyncCollector", [make] * 2, act(), 1000),
+            "rollfleet": partial(ours, env, act, 1000, workers=2, mode="async"),
+            "MultiAsyncCollector": partial(theirs, "MultiAsyncCollector", [env] * 2, act, 1000),
         }
     for count in (32, envs):
-        make_vmas, frames = partial(vmas, count), 50 * count
+        make, frames = partial(vmas, count), 50 * count
         found[f"VMAS, {count} environments"] = {
-            "rollfleet": partial(ours, make_vmas, None, frames, num_envs=count),
-            "Collector": partial(theirs, "Collector", make_vmas, None, frames),
-            "by hand": partial(by_hand, make_vmas, None, 50),
+            "rollfleet": partial(ours, make, None, frames, num_envs=count),
+            "Collector": partial(theirs, "Collector", make, None, frames),
+            "by hand": partial(by_hand, make, None, 50),
         }
     return found
 

@@ -1,57 +1,29 @@
 """Environments of TorchRL as functions from a step's values to those that follow it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rollfleet.data.tensor_tree import Key, key_of
+from rollfleet.data.tensor_tree import key_of
 from rollfleet.plain_tensors.known import Refused, check_own, check_version
 from rollfleet.plain_tensors.transforms import Following, Values, keep_given, transformed
 from rollfleet.plain_tensors.untranslated import Untranslated
 
-
-@dataclass(frozen=True, slots=True)
-class PlainEnv:
-    """Steps an `EnvBase` as its `step_and_maybe_reset` does, up to the reset.
-
-    Attributes:
-        following: The step.
-        rewards: The shapes of rewards, by key.
-        dropped: First parts of keys that the next step's values lack.
-        carried: Keys whose following values the next step begins with.
-    """
-
-    following: Following
-    rewards: dict[Key, torch.Size]
-    dropped: frozenset[str]
-    carried: tuple[Key, ...]
-
-    def step(self, values: Values) -> tuple[Values, Values]:
-        """Return what follows, and the next step's values before a reset."""
-        following = self.following(values)
-        for key, shape in self.rewards.items():
-            if following[key].shape != shape:
-                following[key] = following[key].view(shape)
-        keep_given(values, following)
-        dropped = self.dropped
-        after = {key: value for key, value in values.items() if key[0] not in dropped}
-        for key in self.carried:
-            after[key] = following[key]
-        return following, after
+Step: TypeAlias = Callable[[Values], tuple[Values, Values]]
+"""Returns what follows the values of a step, and the next step's values before a reset."""
 
 
-def translate_env(env: Any) -> PlainEnv | Untranslated:
+def translate_env(env: Any) -> Step | Untranslated:
     """Read an environment as it is now, for one batch; or return what keeps it from being translated.
 
     Example:
         >>> from torchrl.envs import GymEnv
         >>> env = GymEnv("CartPole-v1")
-        >>> values = {(name,): value for name, value in env.rand_action(env.reset()).items()}
-        >>> [name for (name,) in translate_env(env).step(values)[0]]
+        >>> step = translate_env(env)
+        >>> [name for (name,) in step({("action",): env.rand_action(env.reset())["action"]})[0]]
         ['observation', 'reward', 'truncated', 'done', 'terminated']
     """
     try:
@@ -59,16 +31,28 @@ def translate_env(env: Any) -> PlainEnv | Untranslated:
             raise Refused(reason)
         if torch.get_default_device().type != "cpu":
             raise Refused("the default device")
-        following = _following(env)
+        inner = _following(env)
         if not env._simple_done or env.run_type_checks or vars(env).get("_compiled_step_and_maybe_reset"):
             raise Refused("an environment that is compiled, checks types, or has no `done`")
-        dropped, carried = env._step_mdp.exclude_from_root, env._step_mdp.keys_from_next
-        if any(group is not None for group in (*dropped.values(), *carried.values())):
+        dropped, from_next = env._step_mdp.exclude_from_root, env._step_mdp.keys_from_next
+        if any(group is not None for group in (*dropped.values(), *from_next.values())):
             raise Refused("an environment with groups of keys")
     except Refused as refused:
         return Untranslated(str(refused))
-    rewards = {key_of(key): env.full_reward_spec[key].shape for key in env.reward_keys}
-    return PlainEnv(following, rewards, frozenset(dropped), tuple((name,) for name in carried))
+    rewards = [(key_of(key), env.full_reward_spec[key].shape) for key in env.reward_keys]
+    carried = [(name,) for name in from_next]
+
+    def step(values: Values) -> tuple[Values, Values]:
+        following = inner(values)
+        for key, shape in rewards:
+            if following[key].shape != shape:
+                following[key] = following[key].view(shape)
+        keep_given(values, following)
+        after = {key: value for key, value in values.items() if key[0] not in dropped}
+        after.update([(key, following[key]) for key in carried])
+        return following, after
+
+    return step
 
 
 def _following(env: Any) -> Following:
@@ -120,12 +104,16 @@ def _gymnasium(env: Any) -> Following:
             if ends:
                 break
         total = reward_spec.zero() if isinstance(total, int) and total == 0 else encode_reward(total)
-        found = {first: encode(seen)} if not isinstance(seen, Mapping) else {(k,): v for k, v in read_obs(seen).items()}
+        found: Values = {first: encode(seen)} if not isinstance(seen, Mapping) else _by_key(read_obs(seen))
         found[reward] = total
         found["truncated",], found["done",], found["terminated",] = flags
         return found
 
     return following
+
+
+def _by_key(values: Any) -> Values:
+    return {(name,): value for name, value in values.items()}
 
 
 def _encoder(spec: Any) -> Callable[[Any], Tensor]:
@@ -162,7 +150,7 @@ def _in_turn(env: Any) -> Following:
     if type(kept) is not TensorDict or any(each.device != env.device for each in env._envs):
         raise Refused("a SerialEnv of different environments")
     steps, written = [_following(each) for each in env._envs], [key_of(key) for key in env._env_output_keys]
-    buffers = {(name,): value for name, value in kept.items() if name in env._selected_step_keys}
+    buffers = {key: value for key, value in _by_key(kept).items() if key[0] in env._selected_step_keys}
     rows = [{key: value[number] for key, value in buffers.items()} for number in range(len(steps))]
 
     def following(values: Values) -> Values:

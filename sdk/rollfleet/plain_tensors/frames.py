@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from rollfleet.plain_tensors.transforms import Values
 from rollfleet.plain_tensors.untranslated import Untranslated
 
 log = logging.getLogger(__name__)
+
+_Call: TypeAlias = Callable[[Any], Any]
 
 PATH = "rollfleet_path"
 """An attribute of an `EnvBase`: what of its last batch was on plain tensors, and what kept the rest from it."""
@@ -33,44 +36,27 @@ class PlainFrames:
         self._policy = Untranslated(reason) if reason else PlainPolicy(policy)
 
     def collect(
-        self,
-        env: Any,
-        carrier: Any,
-        act: Callable[[Any], Any],
-        steps: int,
-        stop: Callable[[], bool] | None,
-        ended: Callable[[Any], Tensor],
-        random_actions: bool,
+        self, env: Any, carrier: Any, act: _Call, steps: int, stop: Any, ended: _Call, random_actions: bool
     ) -> tuple[Any, Tensor, Any] | None:
         """Return frames `[*batch size, T]`, where episodes ended, in this shape, and the next carrier.
 
-        There are at most `steps` frames of each environment, fewer once `stop` is true. None: nothing is translated.
-
-        Args:
-            env: The environment.
-            carrier: The TensorDict that the first action is taken for.
-            act: Returns a TensorDict with the policy's outputs or, with `random_actions`, with random ones.
-            steps: T.
-            stop: Is called between steps.
-            ended: Returns where an episode ends with a frame, a TensorDict.
-            random_actions: The policy does not act.
+        The carrier is the TensorDict that an action is taken for. `act` returns it with the policy's outputs, or with
+        random actions; `ended`, where an episode ends with a frame. There are at most `steps` frames, fewer once `stop`
+        is true. None: nothing is translated.
         """
-        plain, policy, sizes = translate_env(env), self._policy, carrier.batch_size
+        step, policy, sizes = translate_env(env), self._policy, carrier.batch_size
         if random_actions:
             policy = Untranslated("random actions")
         elif isinstance(policy, PlainPolicy):
             policy = policy.refresh(sizes) or policy
-        _tell(env, plain, policy)
-        step = None if isinstance(plain, Untranslated) else plain.step
-        write = None if isinstance(policy, Untranslated) else policy
-        if step is None and write is None:
+        _tell(env, step, policy)
+        if isinstance(step, Untranslated) and isinstance(policy, Untranslated):
             return None
-        device, dims = carrier.device, len(sizes)
-        frames: list[Any] = []
-        ends: list[Tensor] = []
+        write = None if isinstance(policy, Untranslated) else policy
+        device, dims, frames, ends = carrier.device, len(sizes), list[Any](), list[Tensor]()
 
         def plainly(tensordict: Any) -> Any:
-            return tensordict if step is None else _flat(tensordict) or tensordict
+            return tensordict if isinstance(step, Untranslated) else _flat(tensordict) or tensordict
 
         carrier = plainly(carrier)
         for t in range(steps):
@@ -86,7 +72,7 @@ class PlainFrames:
                         carrier.set(key, value)
             else:
                 carrier = plainly(act(_tensordict(carrier, sizes, device) if isinstance(carrier, dict) else carrier))
-            if step is None or not isinstance(carrier, dict):
+            if isinstance(step, Untranslated) or not isinstance(carrier, dict):
                 frame, carrier = env.step_and_maybe_reset(carrier)
                 frames.append(frame)
                 ends.append(ended(frame))
@@ -149,18 +135,13 @@ def _stacked(frames: list[Any], sizes: torch.Size, device: torch.device | None) 
     """Return frames as a TensorDict `[*batch size, T]`; a lazy stack if they differ, as TorchRL's collectors do."""
     from tensordict import TensorDict
 
-    if all(isinstance(frame, tuple) for frame in frames):
-        values, following = frames[0]
-        if all(each.keys() == values.keys() and below.keys() == following.keys() for each, below in frames):
-            dim = len(sizes)
-            try:
-                stacked = {
-                    key: torch.stack([f[1][key[1:]] if key[0] == "next" else f[0][key] for f in frames], dim)
-                    for key in _merged(values, following)
-                }
-            except RuntimeError:  # of different shapes
-                pass
-            else:
-                return _tensordict(stacked, torch.Size((*sizes, len(frames))), device)
+    keys = [each.keys() for each in frames[0]] if isinstance(frames[0], tuple) else []
+    if all(isinstance(frame, tuple) and [each.keys() for each in frame] == keys for frame in frames):
+        with suppress(RuntimeError):  # of different shapes
+            stacked = {
+                key: torch.stack([f[1][key[1:]] if key[0] == "next" else f[0][key] for f in frames], len(sizes))
+                for key in _merged(*frames[0])
+            }
+            return _tensordict(stacked, torch.Size((*sizes, len(frames))), device)
     whole = [_tensordict(_merged(*frame), sizes, device) if isinstance(frame, tuple) else frame for frame in frames]
     return TensorDict.maybe_dense_stack(whole, dim=-1)

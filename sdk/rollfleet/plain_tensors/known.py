@@ -4,6 +4,7 @@ from collections.abc import Collection
 from functools import cache
 from importlib.metadata import version
 from inspect import isfunction
+from typing import Any
 
 VERSIONS = {"torchrl": ("0.14.1",), "tensordict": ("0.14.3",)}
 """The versions whose classes were read."""
@@ -24,15 +25,16 @@ def check_version() -> str | None:
     return None
 
 
-def check_own(part: object, kind: type, known: Collection[str] = ()) -> None:
+def check_own(part: object, kind: Any, known: Collection[str] = ()) -> None:
     """Check that an object is exactly of a class of TorchRL, and hides none of its methods but `known` ones.
 
     Raises:
         Refused: It does not.
     """
+    foreign = _foreign(kind)
     if type(part) is not kind:
         raise Refused(f"{type(part).__name__} is not exactly TorchRL's {kind.__name__}")
-    if foreign := _foreign(kind):
+    if foreign:
         raise Refused(f"{kind.__name__}.{foreign} is not TorchRL's")
     for name in vars(part):
         if name not in known and callable(getattr(kind, name, None)):

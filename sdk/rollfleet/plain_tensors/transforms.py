@@ -27,7 +27,7 @@ class _View:
 
     device = property(lambda self: self.env.device)
 
-    def numel(self) -> int:
+    def numel(self) -> Any:
         return max(1, self.env.batch_size.numel())
 
     def keys(self, *_: Any, **__: Any) -> list[Any]:
@@ -145,33 +145,14 @@ def _normalised(transform: Any) -> _Step:
     return step
 
 
-TRANSLATED = dict.fromkeys(
-    [
-        "CatFrames",
-        "CatTensors",
-        "ClipTransform",
-        "DTypeCastTransform",
-        "DoubleToFloat",
-        "ExcludeTransform",
-        "GrayScale",
-        "InitTracker",
-        "NoopResetEnv",
-        "ObservationNorm",
-        "RenameTransform",
-        "Resize",
-        "RewardClipping",
-        "RewardScaling",
-        "RewardSum",
-        "SelectTransform",
-        "SignTransform",
-        "SqueezeTransform",
-        "StepCounter",
-        "TensorDictPrimer",
-        "ToTensorImage",
-        "UnsqueezeTransform",
-    ],
-    "",
-) | {
+_PLAINLY = (
+    *("CatFrames", "CatTensors", "ClipTransform", "DTypeCastTransform", "DoubleToFloat", "ExcludeTransform"),
+    *("GrayScale", "InitTracker", "NoopResetEnv", "ObservationNorm", "RenameTransform", "Resize", "RewardClipping"),
+    *("RewardScaling", "RewardSum", "SelectTransform", "SignTransform", "SqueezeTransform", "StepCounter"),
+    *("TensorDictPrimer", "ToTensorImage", "UnsqueezeTransform"),
+)
+
+TRANSLATED = dict.fromkeys(_PLAINLY, "") | {
     "VecNorm": "from the first batch on that begins with statistics of all `in_keys`",
     "VecNormV2": "stateful, of floats, with `decay` below 1, without `reduce_batch_dims`",
 }

@@ -57,7 +57,7 @@ GAINS: list[Callable[[float], Any]] = [
 FLAGS: list[Callable[[bool], Any]] = [bool, np.bool_]
 
 
-class Varied(gymnasium.Env):  # type: ignore[type-arg]
+class Varied(gymnasium.Env[Any, Any]):
     """Returns values of many types, some of them views of memory that it goes on to use."""
 
     def __init__(self, kind: str, gain: Callable[[float], Any], flag: Callable[[bool], Any], discrete: bool) -> None:
@@ -125,8 +125,8 @@ def single(kind: str, gain: Any, flag: Any, discrete: bool, skip: int, chain: li
 def makers(draw: Any) -> Callable[[], Any]:
     """Draw a function that makes an environment."""
     chains = st.lists(st.sampled_from(CHAIN), max_size=4, unique=True)
-    parts = (st.sampled_from(each) for each in (sorted(SPACES), GAINS, FLAGS, [False, True], [1, 1, 2]))
-    make = partial(single, *(draw(each) for each in parts), draw(chains))
+    kind, gain, flag = (draw(st.sampled_from(each)) for each in (sorted(SPACES), GAINS, FLAGS))
+    make = partial(single, kind, gain, flag, draw(st.booleans()), draw(st.sampled_from([1, 1, 2])), draw(chains))
     if not draw(st.integers(0, 2)):
         inner, outer = make, draw(st.lists(st.sampled_from(CHAIN), max_size=2, unique=True))
         return lambda: TransformedEnv(SerialEnv(2, inner), Compose(*(each() for each in outer)))
