@@ -17,7 +17,8 @@ from torch.nn.parameter import is_lazy
 
 from rollfleet.data.tensor_memory import copy_all
 from rollfleet.errors import WeightMismatch
-from rollfleet.weights.modules import POLICY, unwrapped
+from rollfleet.weights.modules import POLICY as POLICY
+from rollfleet.weights.modules import unwrapped
 from rollfleet_api.job import Precision
 from rollfleet_api.messages import Flags, Parameter
 

@@ -137,7 +137,7 @@ def compiled(policy: nn.Module) -> Any:
     return torch.compile(policy, backend="eager")
 
 
-WRAPPERS = {
+WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
     "DataParallel": DataParallel,
     "ranks": Ranks,
     "compiled": compiled,
@@ -175,7 +175,7 @@ def test_a_policy_with_computed_attributes_is_copied(collect: Collect, evaluatio
 
     policy = Normed()
     collector = collect("CartPole-v1", policy, weights_interval=5, evaluation=evaluation, **OPTIONS)
-    torch.nn.init.constant_(policy.layer.weight_g, 3)
+    torch.nn.init.constant_(policy.layer.get_parameter("weight_g"), 3)
     collector.update_policy_weights_()
     batch = next(collector)
     with torch.no_grad():
