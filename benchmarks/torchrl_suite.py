@@ -17,7 +17,8 @@ Of 288 such tests, 272 passed with ours. The others, and those of the file that 
 - test_concrete_default_divergences_are_pinned: it reads `inspect.signature(Class.__init__)`;
   `inspect.signature(Class)` has TorchRL's defaults.
 - test_collector_frames_per_batch_worker: all but the last line, the text of an error.
-- test_env_that_errors[MultiAsyncCollector]: a worker that fails in its first batch may end the constructor, not the loop.
+- test_env_that_errors[MultiAsyncCollector]: a worker that fails in its first batch may end the constructor, not
+  the loop.
 - test_multisync_collector_interruptor_mechanism: with small batches all workers may finish before the first one stops
   the others.
 - test_output_device: a policy that checks the device of its TensorDict, in an environment without one.

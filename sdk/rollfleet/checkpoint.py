@@ -16,8 +16,6 @@ from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.learner.iterator import BatchIterator
 from rollfleet.policies.actor_critic import ActorCritic
 
-log = logging.getLogger(__name__)
-
 _NAME = re.compile(r"checkpoint-(\d+)\.pt")
 _UNFINISHED = "unfinished.tmp"
 _WRITE_ONE = "write one in the learner: rollfleet.Checkpoint(FOLDER, collector, {'policy': policy}).save()"
@@ -141,7 +139,7 @@ class Checkpoint:
         self._collector.load_state_dict(state["collector"])
         if 0 < (total := self._collector.total_frames) <= self._collector.frames:
             what = f"it has all {total:,} frames, and nothing is trained; to train again, name another folder"
-            log.warning("%s: resumed at its end: %s", path, what)
+            logging.getLogger(__name__).warning("%s: resumed at its end: %s", path, what)
         return True
 
 

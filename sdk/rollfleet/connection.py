@@ -15,7 +15,6 @@ from rollfleet.envs.factory import make_one
 from rollfleet.errors import JobInvalid, WorkerFailed
 from rollfleet.learner.keywords import hints_names
 from rollfleet.learner.options import Extends, LearnerOptions
-from rollfleet.nats import heartbeats
 from rollfleet.nats.opening import open_link
 from rollfleet.nats.state import read_job
 from rollfleet.nats.transport import NatsTransport
@@ -147,7 +146,7 @@ def connect(
 
 def _leave_failures_to_the_run() -> None:
     """Print no traceback of `WorkerFailed`, and log no worker's problem: `rollfleet run` has shown the worker's own."""
-    logging.getLogger(heartbeats.__name__).setLevel(logging.ERROR)
+    logging.getLogger("rollfleet.nats.heartbeats").setLevel(logging.ERROR)
     usual = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -33,8 +33,7 @@ def exploring(how: Exploration | str) -> Iterator[None]:
     try:
         token = _current.set(Exploration(str(how).capitalize()))
     except ValueError:
-        expected = " or ".join(repr(each.lower()) for each in Exploration)
-        raise JobInvalid(f"exploring(how): expected {expected}, got {how!r}") from None
+        raise JobInvalid(f"how: expected one of {[each.lower() for each in Exploration]}, got {how!r}") from None
     try:
         yield
     finally:

@@ -2,8 +2,7 @@
 
 - `job` is a CollectorJob, of the parts `env`, `policy`, `collection`, `placement` and `evaluation`; `fields` and
   `quantity` build them. `documents` reads YAML, `validation` explains mistakes.
-- `subjects` names a job's messages on NATS, `streams` stores them (`jetstream`), `permissions` says which role may send
-  which.
+- `subjects` names a job's messages on NATS, `streams` and `jetstream` store them, `permissions` says who may send.
 - `messages` are the small ones, such as heartbeats; `status` is what the operator makes of them (`reported`,
   `frame_rate`).
 - `kinds`, `kubernetes_names`, `metadata` and `pods` are the paths, labels, names and fields of objects in a cluster.

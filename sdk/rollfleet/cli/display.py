@@ -14,7 +14,6 @@ from rollfleet_api.messages import LearnerStatus, WorkerState
 
 REFRESH_S = 0.25
 PLAIN_EVERY_S = 5.0
-BAD_INPUT = "CRITICAL rollfleet.cli.worker_program: "
 
 
 class Display:
@@ -53,7 +52,7 @@ class Display:
 
     def output(self, process: str, line: str) -> None:
         """Show a line of output of a child process; not of a worker's bad input, which its end repeats."""
-        if not line.startswith(BAD_INPUT):
+        if not line.startswith("CRITICAL rollfleet.cli.worker_program: "):
             self._line(f"[{process}] {line}" if process != "learner" else line)
 
     def event(self, text: str) -> None:
@@ -99,9 +98,9 @@ def _summary(watch: JobWatch) -> str:
 
 
 def _speed(watch: JobWatch) -> float:
-    """Return frames per second; of a run that ended within a heartbeat of its learner, as its workers collected last."""
-    ended = [each for each in watch.workers.values() if each.state is WorkerState.COMPLETE]
-    return watch.frames_per_second or sum(each.frames_per_second for each in ended)
+    """Return frames per second; at the end those of the workers' last batches: no wait, no start and no end counts."""
+    ended = (each.frames_per_second for each in watch.workers.values() if each.state is WorkerState.COMPLETE)
+    return sum(ended) or watch.frames_per_second
 
 
 def _table(watch: JobWatch, problems: list[str]) -> Group:

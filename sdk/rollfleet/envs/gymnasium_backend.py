@@ -10,7 +10,7 @@ from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.envs.tensor_env import TensorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv, build_torchrl, is_torchrl
-from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
+from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid, JobInvalid
 from rollfleet.system.entrypoints import load
 from rollfleet_api.job import Backend, EnvSpec, Vectorization
 from rollfleet_api.wording import nearest
@@ -103,7 +103,7 @@ def _from_factory(
     build = partial(factory, **kwargs)
     try:
         first = build()
-    except EnvironmentInvalid:
+    except JobInvalid:
         raise
     except Exception as exc:
         raise _failed(source, exc, spec) from exc
@@ -133,8 +133,7 @@ def _ready(env: VectorEnv, spec: EnvSpec, source: str) -> VectorEnv:
         env.close()
         raise EnvironmentInvalid(
             f"{source} returned a VectorEnv of {env.num_envs} environments, but {spec.num_envs} are asked for; "
-            f"ask for {env.num_envs} (`num_envs={env.num_envs}`, in a job `numEnvs`), or pass the factory the number in "
-            "its keyword arguments"
+            f"ask for {env.num_envs} (`num_envs`, in a job `numEnvs`), or pass the number to the factory in its kwargs"
         )
     if spec.wrappers:
         env.close()

@@ -83,7 +83,7 @@ def build_torchrl(first: Any, build: Callable[[], Any], spec: EnvSpec, source: s
     if first.batch_size:
         raise EnvironmentInvalid(
             f"{source} returned environments of batch size {list(first.batch_size)}, but {spec.num_envs} are asked "
-            f"for; ask for {own} (`num_envs={own}`, in a job `numEnvs`), or pass the factory the number in its keyword arguments"
+            f"for; ask for {own} (`num_envs`, in a job `numEnvs`), or pass the number to the factory in its kwargs"
         )
     from torchrl.envs import ParallelEnv, SerialEnv
 

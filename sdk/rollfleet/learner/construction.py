@@ -20,7 +20,7 @@ from rollfleet.arguments import plain, shown
 from rollfleet.envs.factory import VectorEnv, make_env
 from rollfleet.envs.tensor_env import TensorVectorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv, is_torchrl
-from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
+from rollfleet.errors import JobInvalid, PolicyInvalid
 from rollfleet.learner.job_keywords import PLACES, job_of
 from rollfleet.learner.keywords import Keywords
 from rollfleet.learner.options import LearnerOptions, check
@@ -48,10 +48,9 @@ def given(*spaces: object, **__: object) -> NoReturn:
     """Stand in a job for an environment, or for a policy of two spaces, that was passed as an object.
 
     Raises:
-        EnvironmentInvalid, PolicyInvalid: Always: the job does not hold the object.
+        JobInvalid: Always: the job does not hold the object.
     """
-    kind, error = ("policy", PolicyInvalid) if spaces else ("environment", EnvironmentInvalid)
-    raise error(f"the {kind} was passed to rollfleet.Collector as an object; a job needs its name")
+    raise JobInvalid(f"the {'policy' if spaces else 'environment'} was passed as an object; a job needs its name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

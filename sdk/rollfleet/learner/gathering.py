@@ -149,7 +149,7 @@ class Gatherer:
             if status.state is WorkerState.WAITING_FOR_WEIGHTS and self._weights.version == 0 and self._rank.leads:
                 raise NoWeights(
                     f"worker {worker} waits for weights, and none were sent: call update_policy_weights_() before "
-                    f"iterating, or pass `policy=`" + OWN_WEIGHTS * (self.director.job.spec.policy.entrypoint is not None)
+                    f"iterating, or pass `policy=`" + OWN_WEIGHTS * bool(self.director.job.spec.policy.entrypoint)
                 )
 
     def wait_for_version(self, version: int, timeout_s: float) -> None:

@@ -113,7 +113,7 @@ def test_frames_per_second_follow_from_the_learners_heartbeats(watched: Watched)
     assert watch.frames_per_second == 1000.0
 
 
-def test_a_run_within_a_heartbeat_of_its_learner_ends_with_the_speed_of_its_workers(watched: Watched) -> None:
+def test_a_run_ends_with_the_speed_at_which_its_workers_collected(watched: Watched) -> None:
     watched.send(LEARNER, lambda: watched.watch.learner is not None)
     for worker in range(2):
         done = replace(WORKER, worker=worker, state=WorkerState.COMPLETE)

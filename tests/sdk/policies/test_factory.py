@@ -159,7 +159,7 @@ def test_exploration_has_the_collectors_names_and_other_values_are_an_error() ->
         with exploring(how.lower()):
             assert exploration() is how
     for wrong in ("x", 5, None):
-        with pytest.raises(JobInvalid, match=r"expected 'random' or .* got "), exploring(wrong):  # type: ignore[arg-type]
+        with pytest.raises(JobInvalid, match=r"expected one of \['random', .* got "), exploring(wrong):  # type: ignore[arg-type]
             pass
 
 

@@ -222,7 +222,7 @@ def test_an_error_of_a_policy_is_not_blamed_on_the_environment() -> None:
 @pytest.mark.parametrize(
     ("error", "text", "env", "keywords"),
     [
-        (EnvironmentInvalid, r"batch size \[3\], but 1 are asked for; ask for 3 \(`num_envs=3`", batched, {}),
+        (EnvironmentInvalid, r"batch size \[3\], but 1 are asked for; ask for 3 \(`num_envs`", batched, {}),
         (EnvironmentInvalid, "fails torchrl.envs.utils.check_env_specs: broken", lambda: Wrong("CartPole-v1"), {}),
         (EnvironmentInvalid, "remove `reset_when_done`", cartpole, {"reset_when_done": False}),
         (EnvironmentInvalid, "set_info_dict_reader", cartpole, {"info_keys": ("x",)}),
