@@ -146,7 +146,7 @@ def rebuild(flat: Mapping[Key, Tensor], structure: Structure) -> "TensorDict":
     return found
 
 
-def nested(flat: Mapping[Key, Tensor]) -> dict[str, Any]:
+def nested(flat: Mapping[Key, object]) -> dict[str, Any]:
     """Return nested dicts, one level for each part of a key.
 
     Raises:

@@ -49,7 +49,7 @@ class SerialVectorEnv(SyncVectorEnv):
         self._rows: list[Any] = list(observations)
         self._observations = self._seen.join(observations)
         self._rewards, self._terminations, self._truncations = rewards, terminations, truncations
-        self._outcomes = memoryview(rewards), memoryview(terminations), memoryview(truncations)  # None is no number
+        self._outcomes: Any = rewards.data, terminations.data, truncations.data  # None is no number to them
 
     def step(self, actions: Any) -> Step:
         """Step each environment. One whose episode has ended must have been reset before.

@@ -104,7 +104,7 @@ def test_a_dict_or_tuple_of_one_leaf_stays_nested(mode: AutoresetMode, space: An
         (Dict({"step_count": Discrete(2)}), "'step_count' is reserved in a batch"),
         (Dict({1: Discrete(2)}), "names in a Dict must be strings"),  # type: ignore[dict-item]
         (Box(0, 1, (1,), np.float128), "float128, which torch does not support"),
-        (Box(0, 1, (1,), ">f4"), ">f4, which torch does not support"),  # type: ignore[arg-type]
+        (Box(0, 1, (1,), np.dtype(">f4")), ">f4, which torch does not support"),
         ("Box", "'Box' is not a gymnasium.Space"),
     ],
 )
