@@ -76,9 +76,7 @@ class Broadcaster:
 
         That is before all workers have a version, and after `continue_from`.
         """
-        if not self.has_policy or self._leader is not None:
-            return False
-        return self._due or 0 < interval <= self._batches
+        return self.has_policy and self._leader is None and (self._due or 0 < interval <= self._batches)
 
     def count_batch(self) -> None:
         """Count a batch that was yielded."""
@@ -105,21 +103,14 @@ class Broadcaster:
             )
         self.version, self._due = max(self.version, version), True
 
-    def send(
-        self,
-        models: Mapping[str, State] | None = None,
-        *,
-        workers: Collection[int] | None = None,
-    ) -> int:
+    def send(self, models: Mapping[str, State] | None = None, *, workers: Collection[int] | None = None) -> int:
         """Send a copy of the weights. Returns the count of its version at once, while the transport still sends.
-
-        A policy that is due whatever the interval is goes to all workers before weights for some.
 
         Ranks other than 0 send nothing, and return the newest version that rank 0 has sent.
 
         Args:
             models: The named tensors of each model. Other models keep the weights sent last. None: the policy.
-            workers: The workers that get it. None: all.
+            workers: The workers that get it. None: all. Before any has gone to all, the policy does.
 
         Raises:
             WeightMismatch: Names, shapes or dtypes differ from earlier versions.
