@@ -50,6 +50,38 @@ def policy() -> Any:
     return TensorDictModule(net, in_keys=["observation"], out_keys=["action"])
 
 
+def cheetah() -> Any:
+    """Return HalfCheetah as the program `ppo_mujoco` makes it."""
+    from torchrl import envs
+
+    keys = ["observation"]
+    normalised = envs.VecNormV2(keys, decay=0.99999, eps=1e-2), envs.ClipTransform(keys, low=-10, high=10)
+    chain = envs.Compose(*normalised, envs.RewardSum(), envs.StepCounter(), envs.DoubleToFloat(keys))
+    return envs.TransformedEnv(envs.GymEnv("HalfCheetah-v5", device="cpu"), chain)
+
+
+def gaussian() -> Any:
+    """Return the actor of `ppo_mujoco`."""
+    from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule
+    from torchrl.modules import MLP, ProbabilisticActor, TanhNormal
+
+    net = MLP(17, 6, num_cells=[64, 64], activation_class=torch.nn.Tanh), AddStateIndependentNormalScale(6)
+    module = TensorDictModule(torch.nn.Sequential(*net), ["observation"], ["loc", "scale"])
+    bounds = {"low": -torch.ones(6), "high": torch.ones(6), "tanh_loc": False}
+    options = {"distribution_class": TanhNormal, "distribution_kwargs": bounds, "return_log_prob": True}
+    return ProbabilisticActor(module, ["loc", "scale"], **options)
+
+
+def greedy() -> Any:
+    """Return the policy of `dqn_cartpole`."""
+    from tensordict.nn import TensorDictSequential
+    from torchrl.data import OneHot
+    from torchrl.modules import MLP, EGreedyModule, QValueActor
+
+    actor = QValueActor(MLP(4, 2, num_cells=[120, 84]), in_keys=["observation"], spec=OneHot(2))
+    return TensorDictSequential(actor, EGreedyModule(OneHot(2), eps_end=0.05, annealing_num_steps=50_000))
+
+
 def by_hand(make: Callable[[], Any], act: Any, steps: int) -> Iterator[int]:
     """Step an environment without a collector, and stack the frames."""
     from tensordict import TensorDict
@@ -63,6 +95,32 @@ def by_hand(make: Callable[[], Any], act: Any, steps: int) -> Iterator[int]:
                 frame, carrier = env.step_and_maybe_reset(act(carrier))
                 frames.append(frame)
         yield TensorDict.maybe_dense_stack(frames, -1).numel()
+
+
+def on_tensors(make: Callable[[], Any], policy: Any, steps: int) -> Iterator[int]:
+    """Step CartPole by hand, without a TensorDict, for batches with the same keys."""
+    simulator, net, noise, off = make().base_env._env, policy[0][0].module, policy[1], torch.zeros(1, dtype=torch.bool)
+
+    def first() -> tuple[torch.Tensor, ...]:
+        return torch.as_tensor(simulator.reset()[0]), torch.zeros(1), torch.zeros(1, dtype=torch.long), off, off, off
+
+    carried = first()
+    while True:
+        frames = []
+        with torch.no_grad():
+            for _ in range(steps):
+                values = net(carried[0])
+                best = (values == values.max(-1, keepdim=True)[0]).long()
+                drawn = torch.nn.functional.one_hot(torch.randint(2, ()), 2)
+                action = torch.where(torch.rand(()) < noise.eps, drawn, best)
+                seen, gained, *ends, _ = simulator.step(int(action.argmax()))
+                flags = [torch.as_tensor([end]) for end in (*ends, any(ends))]
+                reward = torch.as_tensor([gained], dtype=torch.float32)
+                following = torch.as_tensor(seen), carried[1] + reward, carried[2] + 1, *flags
+                frames.append((*carried, values, action, (best * values).sum(-1, True), *following, reward))
+                carried = first() if any(ends) else following
+        batch = [*map(torch.stack, zip(*frames, strict=True))]
+        yield len(batch[0])
 
 
 def of_collector(collector: Any) -> Iterator[int]:
@@ -134,6 +192,19 @@ def cases(envs: int) -> dict[str, Contenders]:
         | ray,
         "two processes over NATS": {"rollfleet": over_nats} | ray,
     }
+    for case, env, act, by in (
+        ("HalfCheetah", cheetah, gaussian(), by_hand),
+        ("CartPole", counted, greedy(), on_tensors),
+    ):
+        found[f"{case}, of a program"] = {
+            "rollfleet": partial(ours, env, act, 1000),
+            "Collector": partial(theirs, "Collector", env, act, 1000),
+            "by hand": partial(by, env, act, 1000),
+        }
+        found[f"{case}, two processes"] = {
+            "rollfleet": partial(ours, env, act, 1000, workers=2, mode="async"),
+            "MultiAsyncCollector": partial(theirs, "MultiAsyncCollector", [env] * 2, act, 1000),
+        }
     for count in (32, envs):
         make, frames = partial(vmas, count), 50 * count
         found[f"VMAS, {count} environments"] = {

@@ -109,8 +109,13 @@ def _structural(schema: Schema, definitions: Schema, *, defaults: bool) -> Schem
         definitions: The targets of its references.
         defaults: Whether to write defaults. The status has none: the API server must not fill it in.
     """
-    schema = _resolved(schema, definitions)
+    is_optional, schema = "anyOf" in schema, _resolved(schema, definitions)
     result: Schema = deepcopy({key: schema[key] for key in _KEPT if key in schema})  # YAML marks what is shared
+    free = "properties" not in schema or (is_optional and not schema.get("required"))
+    if defaults and free and result.get("type") == "object":
+        # It may be `{}`. Server-side apply would make a mapping null that loses its last field, which the API server
+        # refuses. An atomic one is replaced as a whole, and others own no defaults in it.
+        result["x-kubernetes-map-type"], defaults = "atomic", False
     if result.get("type") == "integer":
         result["format"] = "int64"
     if "exclusiveMinimum" in schema:  # a number in JSON Schema, a flag in OpenAPI 3.0

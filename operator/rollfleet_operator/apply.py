@@ -10,7 +10,7 @@ from rollfleet_operator.cache import WATCHED, Cache, job_key, owned_by
 from rollfleet_operator.errors import ApiError, NameTaken, OperatorError
 from rollfleet_operator.manifest import Manifest, Ref, ref
 from rollfleet_operator.plan import Action, Apply, Change, Delete
-from rollfleet_operator.problems import Problem, why_no_pods
+from rollfleet_operator.problems import Problem, refused_for
 
 
 class Applier:
@@ -79,6 +79,5 @@ def problem_of(error: OperatorError) -> Problem:
     """Return an error as a problem for the conditions."""
     if not isinstance(error, ApiError):
         return Problem("Error" if type(error) is OperatorError else type(error).__name__, str(error))
-    refused = why_no_pods(str(error)) if error.status == 403 else None
-    reason = refused.reason if refused else "Invalid" if error.status == 422 else "ApiError"
+    reason = refused_for(str(error), otherwise="Invalid" if error.status == 422 else "ApiError")
     return Problem(reason, f"the API server refused: {error}")

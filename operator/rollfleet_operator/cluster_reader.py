@@ -3,8 +3,10 @@
 from typing import Final
 
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
 from rollfleet_api.times import parse_time
+from rollfleet_operator import names
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import SourceMissing
@@ -30,6 +32,21 @@ class ClusterReader:
         children += memory.secrets.values()
         pods = self._cache.pods(key)
         return observe(children, pods, refused_pods=memory.refusal.message, source_digest=memory.source_digest)
+
+    async def read_learner(self, job: CollectorJob, memory: JobMemory) -> None:
+        """Read the pods of a learner that has left, whose watch may be late. Raises ApiError if that is refused."""
+        seen = self.observe(job, memory)
+        left = [run for run in seen.runs if run.name.role is Role.LEARNER and run.complete and not job.has_ended]
+        if any(not any(pod.done for pod in seen.pods_of(run)) for run in left):
+            selector = names.selector(job.metadata.name, Role.LEARNER)
+            for pod in await self._api.list("Pod", job.metadata.namespace, labels=selector):
+                self._cache.put(pod)
+
+    async def read_namespace(self, job: CollectorJob, memory: JobMemory) -> None:
+        """Read whether the job's namespace is being deleted, its pods first. Raises ApiError if that is refused."""
+        if not memory.namespace_ends and any(pod.deleting for pod in self.observe(job, memory).pods):
+            found = await self._api.get("Namespace", None, job.metadata.namespace) or {"metadata": {}}
+            memory.namespace_ends = "deletionTimestamp" in found["metadata"]
 
     async def read_source(self, job: CollectorJob, memory: JobMemory) -> None:
         """Read the digest of the job's ConfigMap into `memory`; without the ConfigMap the last digest stays.

@@ -33,9 +33,10 @@ def runs(job: CollectorJob, settings: Settings, source_digest: str = "") -> list
 
 
 def _owned(job: CollectorJob, manifest: Manifest) -> Manifest:
-    """Add the namespace, the owner, and a hash of the whole manifest."""
+    """Add the job's labels, which a policy or a scheduler may want, the namespace, the owner, and a hash of it all."""
     metadata = {
         **manifest["metadata"],
+        "labels": job.metadata.labels | manifest["metadata"]["labels"],
         "namespace": job.metadata.namespace,
         "ownerReferences": [
             {

@@ -57,6 +57,7 @@ class JobMemory:
         secrets_s: Time of that write.
         refusal: Why pods could not be created.
         on_nats: What NATS has of the job.
+        namespace_ends: Whether the job's namespace is being deleted.
         source_digest: Digest of the job's ConfigMap, when it last existed; None: not read yet.
         written_s: Time of the last write of the status.
         history: Measurements for the number of workers.
@@ -67,6 +68,7 @@ class JobMemory:
     secrets_s: float = 0.0
     refusal: PodRefusal = field(default_factory=PodRefusal)
     on_nats: OnNats = field(default_factory=OnNats)
+    namespace_ends: bool = False
     source_digest: str | None = None
     written_s: float = 0.0
     history: History = field(default_factory=History)

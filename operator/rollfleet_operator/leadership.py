@@ -38,13 +38,13 @@ class Leadership:
     Args:
         api: The API server, over connections of its own: renewals must not wait for other requests.
         namespace: The namespace of the Lease.
-        name: The name of the Lease, which must exist.
+        name: The name of the Lease. The chart has it; an operator makes one that is missing.
         pod: The name of this operator's pod. A restarted container of the pod continues the leadership of the last one.
     """
 
     def __init__(self, api: Api, namespace: str, name: str, pod: str) -> None:
         self._api, self._namespace, self._name, self._pod = api, namespace, name, pod
-        self._version, self._version_s = "", 0.0
+        self._version, self._version_s = "", time.monotonic()
         self._valid_until_s = -math.inf
         self._problem = "not tried yet"
         self._renewal: asyncio.Task[None] | None = None
@@ -98,13 +98,17 @@ class Leadership:
 
     async def _write(self, *, release: bool) -> bool:
         found = await self._api.get("Lease", self._namespace, self._name)
-        if found is None:
-            raise ApiError(404, "NotFound", "it does not exist: the chart creates it")
+        if found is None and (release or time.monotonic() - self._version_s < LEASE_S):
+            raise ApiError(404, "NotFound", f"it does not exist; an operator makes it after {LEASE_S} s")
+        if found is None:  # tools such as Argo CD leave it out. Without a holder: several operators may do so at once
+            metadata = {"namespace": self._namespace, "name": self._name}
+            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+            found = await self._api.apply(lease)
         version, spec = found["metadata"]["resourceVersion"], found.get("spec") or {}
         if version != self._version:
             self._version, self._version_s = version, time.monotonic()
         holder = spec.get("holderIdentity")
-        if self._renewal and not release and holder != self._pod:
+        if self._renewal and not release and holder not in (None, self._pod):
             log.critical("another operator took the Lease %s/%s: this one ends", self._namespace, self._name)
             os._exit(EXIT_LOST)
         if holder not in (None, self._pod) and (release or time.monotonic() - self._version_s < LEASE_S):

@@ -64,15 +64,16 @@ def copied(value: Any) -> Any:
 def overlay(below: Any, above: Any, field: str = "") -> Any:
     """Merge a user's manifest (`above`) into the operator's (`below`); the result shares nothing with either.
 
-    Mappings are merged, and `null` removes a field. Lists of the API's map type (containers, volumes, variables) are
-    merged by their own keys, the operator's items first, and of equal keys the last item counts, as for variables in
-    Kubernetes; all other lists are replaced.
+    Mappings are merged, and `null` removes a field. As `kubectl apply` drops nulls, an empty `securityContext` removes
+    all of it, too. Lists of the API's map type (containers, volumes, variables) are merged by their own keys, the
+    operator's items first, and of equal keys the last item counts, as for variables in Kubernetes; all other lists are
+    replaced.
 
     Example:
         >>> overlay({"a": 1, "b": {"c": 2}}, {"a": None, "b": {"d": 3}})
         {'b': {'c': 2, 'd': 3}}
     """
-    if isinstance(below, dict) and isinstance(above, dict):
+    if isinstance(below, dict) and isinstance(above, dict) and (above or field != "securityContext"):
         merged = {key: copied(value) for key, value in below.items() if key not in above}
         merged |= {
             key: overlay(below[key], value, key) if key in below else copied(value)

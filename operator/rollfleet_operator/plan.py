@@ -76,11 +76,18 @@ def plan_runs(
     runs = [run for run in observed.runs if not run.deleting]
     leaving = [run for run in runs if _must_go(job, run, names, stage, lingering)]
     starting = stage is Stage.LIVE and not job.spec.suspend
+    # Kubernetes starts a pod again if one of its other containers failed.
+    coming_back = [run for run in runs if any(pod.failed and pod.done for pod in observed.pods_of(run))]
     changed = [
         Change(Ref("Job", str(run.name)), {"spec": spec})
         for run in runs
         if not run.finished and (starting or run not in leaving)  # one that leaves may have to stay
-        if (spec := _changed(job, run, stopped=stage in ENDED and not lingering))
+        if (spec := _changed(job, run, stopped=stage in ENDED and (not lingering or run in coming_back)))
+    ]
+    ending = [  # those of which other containers still run; unlike a deletion, a deadline leaves logs and exit codes
+        Change(Ref("Pod", pod.name), {"spec": {"activeDeadlineSeconds": 1}})
+        for pod in observed.pods
+        if pod.phase == "Running" and not pod.deleting and (pod.crash or (pod.done and pod.role is Role.LEARNER))
     ]
     there = {str(run.name) for run in observed.runs}  # one that is being deleted must vanish first
     created = [
@@ -88,7 +95,7 @@ def plan_runs(
         for manifest in (wanted or ())
         if starting and manifest["metadata"]["name"] not in there
     ]
-    return [*changed, *created, *(Delete(Ref("Job", str(run.name)), run.uid) for run in leaving)]
+    return [*changed, *created, *(Delete(Ref("Job", str(run.name)), run.uid) for run in leaving), *ending]
 
 
 ENDED = (Stage.COMPLETE, Stage.FAILED)
@@ -97,7 +104,8 @@ ENDED = (Stage.COMPLETE, Stage.FAILED)
 def _must_go(job: CollectorJob, run: Run, wanted: Collection[str] | None, stage: Stage, lingering: bool) -> bool:
     if stage in ENDED and run.finished:  # it stays for its logs
         return False
-    if job.spec.suspend or (wanted is not None and str(run.name) not in wanted):
+    removed = stage is Stage.LIVE and run.complete and run.name.role is Role.LEARNER  # its pod was: start another one
+    if removed or job.spec.suspend or (wanted is not None and str(run.name) not in wanted):
         return True
     if stage is Stage.RETRY:
         return run.failed is not None or run.suspended

@@ -6,10 +6,12 @@ from typing import Any, Final
 
 from rollfleet_api.address import FILES
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.kubernetes_names import CONTAINER
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.errors import TemplateInvalid
 from rollfleet_operator.manifest import Manifest, overlay
+from rollfleet_operator.settings import Settings
 
 USER: Final = 65532
 """User id in pods: a number, so that the cluster sees that it is not root; the same as in Rollfleet's images."""
@@ -42,6 +44,7 @@ POD_SECURITY: Final[Manifest] = {
     "fsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+_ANY_USER: Final = {field: value for field, value in POD_SECURITY.items() if value != USER}
 CONTAINER_SECURITY: Final[Manifest] = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -52,11 +55,14 @@ CONTAINER_SECURITY: Final[Manifest] = {
 _NO_DEVICES: Final = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
 
-def pod_template(job: CollectorJob, role: Role, revision: str, container: Manifest, written: Manifest) -> Manifest:
+def pod_template(
+    job: CollectorJob, settings: Settings, role: Role, revision: str, container: Manifest, written: Manifest
+) -> Manifest:
     """Build the pod template of a role.
 
     Args:
         job: The job.
+        settings: The operator's settings.
         role: Worker or learner.
         revision: The role's revision.
         container: Fields of the role's own container; users refer to it by its `name`.
@@ -76,14 +82,15 @@ def pod_template(job: CollectorJob, role: Role, revision: str, container: Manife
         volumes.append({"name": "source", "configMap": {"name": source.config_map}})
         mounts.append({"name": "source", "mountPath": SOURCE, "readOnly": True})
         variables.append({"name": "PYTHONPATH", "value": SOURCE})
+    labels = names.labels(name, role) | {names.REVISION: revision}
     ours: Manifest = {
-        "metadata": {"labels": names.labels(name, role) | {names.REVISION: revision}},
+        "metadata": {"labels": labels, "annotations": {CONTAINER: container["name"]}},
         "spec": {
             "serviceAccountName": names.account(name),
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "restartPolicy": "Never",
-            "securityContext": POD_SECURITY,
+            "securityContext": POD_SECURITY if settings.fixed_user else _ANY_USER,
             "containers": [
                 {
                     **container,
@@ -99,7 +106,8 @@ def pod_template(job: CollectorJob, role: Role, revision: str, container: Manife
     }
     template: Manifest = overlay(ours, written)
     # Users cannot change these: pods are found by the labels, and failure policies need `Never`.
-    template["metadata"]["labels"] |= ours["metadata"]["labels"]
+    for field, forced in ours["metadata"].items():
+        template["metadata"][field] |= forced
     template["spec"]["restartPolicy"] = "Never"
     if not asks_for_device(template):
         _hide_devices(template, container["name"])
@@ -119,7 +127,7 @@ def first_container(written: Manifest, otherwise: str) -> str:
 def _checked(written: Manifest) -> Manifest:
     """Check the fields that are used here, and leave out their nulls; the API server checks all others."""
     metadata, spec = _mapping(written, "metadata"), _mapping(written, "spec")
-    labels = _mapping(metadata, "labels", "metadata.")
+    fields = {field: _mapping(metadata, field, "metadata.") for field in ("labels", "annotations")}
     containers = spec.get("containers") or []
     if not isinstance(containers, list) or not all(
         isinstance(each, dict) and each.get("name") and isinstance(each["name"], str) for each in containers
@@ -134,7 +142,7 @@ def _checked(written: Manifest) -> Manifest:
     for container in [*containers, *init]:
         resources = _mapping(container, "resources", "spec.containers[].")
         _mapping(resources, "limits", "spec.containers[].resources.")
-    parts = {"metadata": {**metadata, "labels": labels}, "spec": {**spec, "containers": containers}}
+    parts = {"metadata": metadata | fields, "spec": {**spec, "containers": containers}}
     return {**written, **parts}
 
 

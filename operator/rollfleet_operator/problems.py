@@ -14,6 +14,16 @@ _IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrIma
 _BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*": \w+: ')
 _CONTAINER: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _CAPACITY: Final = ("cpu", "memory", "ephemeral-storage", "pods")
+_REFUSALS: Final = {
+    "failed quota": "ResourcesMissing",  # one that wants each container to have requests or limits
+    "exceeded quota": "QuotaExceeded",
+    "violates podsecurity": "PodSecurityViolation",
+    "denied the request": "PodsRefused",
+    "failed to create typed": "TemplateInvalid",
+    "failed to convert": "TemplateInvalid",
+    "is forbidden": "Forbidden",
+}
+"""The reasons of refusals, by the API server's words; the first one counts."""
 MAX_MESSAGE: Final = 1024
 """The most characters of a message in conditions and events."""
 
@@ -45,21 +55,22 @@ def why_no_pods(refused: str) -> Problem | None:
     """Return why the API server refuses pods; None: it does not."""
     if not refused:
         return None
-    lowered = refused.lower()
-    if "exceeded quota" in lowered:
-        reason = "QuotaExceeded"
-    elif "violates podsecurity" in lowered:
-        reason = "PodSecurityViolation"
-    else:
-        reason = "Forbidden" if "forbidden" in lowered else "PodsRefused"
-    return Problem(reason, f"pods are refused: {refused}")
+    return Problem(refused_for(refused, otherwise="PodsRefused"), f"pods are refused: {refused}")
+
+
+def refused_for(message: str, *, otherwise: str) -> str:
+    """Return the reason of a refusal by the API server, by its message; `otherwise`: the message shows none."""
+    return next((reason for words, reason in _REFUSALS.items() if words in message.lower()), otherwise)
 
 
 def crashed(pod: Pod, crash: Crash) -> Problem:
     """Return the failure of a pod, with the last line of its log."""
     last = last_line(crash.message) or crash.reason
+    if crash.code is None:
+        return Problem("EndedByNode", f"node {pod.node} ended {title(pod)} ({crash.reason}): {last}")
     cause = " (out of memory)" if crash.reason == "OOMKilled" else ""
-    return Problem(f"{pod.role.capitalize()}Crashed", f"{title(pod)} ended with code {crash.code}{cause}: {last}")
+    who = f"init container `{pod.failed_init}` of {title(pod)}" if pod.failed_init else title(pod)
+    return Problem(f"{pod.role.capitalize()}Crashed", f"{who} ended with code {crash.code}{cause}: {last}")
 
 
 def problems(observed: Observed) -> Iterator[Problem]:
@@ -67,6 +78,9 @@ def problems(observed: Observed) -> Iterator[Problem]:
     refused = why_no_pods(observed.refused_pods)
     if refused:
         yield refused
+    for pod in observed.pods:
+        if pod.lost:
+            yield Problem("NodeLost", f"node {pod.node} of {title(pod)} does not answer (Pod {pod.name})")
     live = [pod for pod in observed.pods if not pod.deleting]
     yield from (found for pod in live if (found := why_not_running(pod)))
     newest = last_crash(live)
@@ -77,7 +91,7 @@ def problems(observed: Observed) -> Iterator[Problem]:
 def last_crash(pods: Iterable[Pod]) -> tuple[Pod, Crash] | None:
     """Return the newest crash."""
     found = [(pod, pod.crash) for pod in pods if pod.crash]
-    return max(found, key=lambda each: each[1].finished_s, default=None)
+    return max(found, key=lambda each: each[0].crashed_s, default=None)
 
 
 def title(pod: Pod) -> str:

@@ -58,6 +58,7 @@ class Operator:
         self.cache, self.queue, self.watches = Cache(), WorkQueue[JobKey](), list[Watch]()
         self.metrics = Metrics(self.cache, self.queue, self.watches, self._dropped_messages)
         self.port = settings.port
+        self._logged: dict[JobKey, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._leadership: Leadership | None = None
         self._api: Api | None = None
@@ -142,11 +143,16 @@ class Operator:
             result = ReconcileResult(problem=OperatorError(repr(error)))
         self.metrics.count(time.perf_counter() - began_s, failed=result.problem is not None)
         if result.problem is None:
+            self._logged.pop(key, None)
             self.queue.done(key, result.next_s)
             return
-        log.warning("%s/%s: %s; retry in %.1f s", *key, result.problem, self.queue.failed(key))
+        retry_s, problem = self.queue.failed(key), str(result.problem)
         if result.next_s is not None:
             self.queue.add_later(key, result.next_s)
+            retry_s = min(retry_s, result.next_s)
+        if self._logged.get(key) != problem:  # once, however long it lasts: the job's condition has it
+            self._logged[key] = problem
+            log.warning("%s/%s: %s; retry in %.1f s", *key, problem, retry_s)
 
     async def _keep_resyncing(self, reconciler: Reconciler) -> None:
         checked_s = -math.inf

@@ -136,6 +136,7 @@ class Reconciler:
         limited = isinstance(blocked, LimitExceeded)
         away = await self._on_nats.refresh(job, memory.on_nats, now_s, publishable=not limited)
         heartbeats = memory.on_nats.heartbeats
+        await self._reader.read_learner(job, memory)
         found = verdict(job, self._reader.observe(job, memory), heartbeats, now_s)
         try:
             blocked = await self._act(job, memory, found, now_s, blocked=blocked)
@@ -174,6 +175,7 @@ class Reconciler:
         blocked: OperatorError | None = None
         unread: OperatorError | None = None
         try:
+            await self._reader.read_namespace(job, memory)
             await self._reader.read_refusals(job, memory, now_s, self._settings.refresh_s)
         except OperatorError as error:
             unread = _unless_away(error)
@@ -208,8 +210,9 @@ class Reconciler:
         A job whose next runs cannot be built keeps those that it has: they are stopped and scaled, and their
         credentials are renewed.
         """
-        wanted: list[Manifest] | None = None
-        if not blocked and memory.source_digest is not None:
+        # The pods of a namespace that is being deleted keep their finalizer, and it, until their runs are deleted.
+        wanted: list[Manifest] | None = [] if memory.namespace_ends else None
+        if wanted is None and not blocked and memory.source_digest is not None:
             try:
                 wanted = runs(job, self._settings, memory.source_digest)
             except TemplateInvalid as error:
@@ -217,7 +220,8 @@ class Reconciler:
         observed = self._reader.observe(job, memory)
         lingering = found.stage is Stage.COMPLETE and lingers_for_s(job, now_s) > 0
         actions = plan_runs(job, wanted, observed, found.stage, lingering=lingering)
-        if found.stage is Stage.LIVE and not job.spec.suspend and memory.on_nats.published is None:
+        stopping = job.spec.suspend or memory.namespace_ends
+        if found.stage is Stage.LIVE and memory.on_nats.published is None and not stopping:
             actions = []  # pods need their job on NATS
         objects = access_objects(job, self._settings, self._nats.endpoint, memory.on_nats.credentials)
         rights = plan_access(objects, observed)

@@ -42,6 +42,7 @@ class Settings:
 
     Attributes:
         worker_image: The image of jobs without `image`.
+        fixed_user: Whether jobs' pods run as Rollfleet's user and group; False: as the cluster chooses (OpenShift).
         namespaces: The watched namespaces; empty: all.
         network_policies: Whether to create NetworkPolicies for pods.
         port: The port of health and metrics; 0: a free one.
@@ -63,6 +64,7 @@ class Settings:
     """
 
     worker_image: str = "rollfleet-worker:latest"
+    fixed_user: bool = True
     namespaces: _Names = ()
     network_policies: bool = True
     port: _Port = 8080

@@ -107,7 +107,7 @@ def _last_error(snapshot: Snapshot) -> str | None:
     failed = [(beat, line) for beat in snapshot.heartbeats.workers.values() if (line := last_line(beat.error))]
     newest, line = max(failed, key=lambda each: each[0].time_s, default=(None, ""))
     ended = last_crash(pod for pod in snapshot.observed.pods if pod.role is Role.WORKER)
-    if newest and (ended is None or newest.time_s >= ended[1].finished_s - FRESH_S):
+    if newest and (ended is None or newest.time_s >= ended[0].crashed_s - FRESH_S):
         return clip(f"worker {newest.worker}: {line}")
     return clip(crashed(*ended).message) if ended else None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from rollfleet_api.exit_codes import EXIT_PERMANENT, EXIT_TERMINATED, NO_FAILURE
+from rollfleet_api.exit_codes import EXIT_PERMANENT
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
@@ -82,18 +82,18 @@ def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s
 
 
 def _completion(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> Verdict | None:
-    """The end of a learner's pod is the job's end, because it may save results after the last frame."""
-    if job.spec.learner is not None:
-        learner = current_run(job, observed, Role.LEARNER)
-        return (
-            Verdict(Stage.COMPLETE, "LearnerDone", "the learner has finished") if learner and learner.complete else None
-        )
-    total, learned = job.spec.collect.total_frames, heartbeats.learner
-    if total and learned and learned.frames >= total:
+    """The end of a learner's pod is the job's end: it may save results first. A removed pod may exit with 0, too."""
+    run = current_run(job, observed, Role.LEARNER) if job.spec.learner else None
+    done = any(pod.done for pod in observed.pods_of(run))
+    if job.spec.learner and not done and not (run and run.complete):
+        return None
+    total, frames = job.spec.collect.total_frames, heartbeats.learner.frames if heartbeats.learner else 0
+    if total and frames >= total:
         return Verdict(Stage.COMPLETE, "TotalFrames", f"the learner has taken all {total} frames")
+    after = f"after {frames} of {total} frames" if total else f"after {frames} frames"
     if _is_completed(heartbeats):
-        return Verdict(Stage.COMPLETE, "LearnerDone", "the learner has completed the job")
-    return None
+        return Verdict(Stage.COMPLETE, "LearnerDone", f"the learner has completed the job {after}")
+    return Verdict(Stage.COMPLETE, "LearnerExited", f"the learner exited with code 0 {after}") if done else None
 
 
 def _is_completed(heartbeats: Heartbeats) -> bool:
@@ -130,12 +130,8 @@ def _restarts_used_up(job: CollectorJob, observed: Observed, now_s: float) -> Ve
     # Crashes of before the last failure do not count for this attempt.
     earliest_s = max(now_s - RESTART_S * allowed if allowed else 0.0, _since(job, ConditionType.FAILED))
     for role in NEEDED:
-        ignored = NO_FAILURE if role is Role.WORKER else (EXIT_TERMINATED,)  # a learner is the user's own program
-        pods = [
-            pod
-            for pod in observed.pods_of(current_run(job, observed, role))
-            if pod.crash and pod.crash.code not in ignored and not pod.disrupted and pod.crashed_s > earliest_s
-        ]
+        run = current_run(job, observed, role)
+        pods = [pod for pod in observed.pods_of(run) if pod.counts and pod.crashed_s > earliest_s]
         index, crashes = max(Counter(pod.index for pod in pods).items(), key=lambda each: each[1], default=(0, 0))
         last = last_crash(pod for pod in pods if pod.index == index)
         if crashes > allowed and last:

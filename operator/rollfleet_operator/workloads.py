@@ -9,7 +9,6 @@ from rollfleet_api.permissions import Role
 from rollfleet_operator import names, pods
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.revision import evaluation_revision, learner_revision, workers_revision
-from rollfleet_operator.scheduler import scheduler_labels
 from rollfleet_operator.settings import Settings
 
 WORKER: Final = "worker"
@@ -42,7 +41,7 @@ def learner(job: CollectorJob, settings: Settings, source_digest: str = "") -> M
     revision = learner_revision(job, source_digest)
     written = job.spec.learner.template
     container = {"name": pods.first_container(written, LEARNER), "image": job.spec.image or settings.worker_image}
-    template = pods.pod_template(job, Role.LEARNER, revision, container, written)
+    template = pods.pod_template(job, settings, Role.LEARNER, revision, container, written)
     manifest = _workload(job, Role.LEARNER, revision, template)
     manifest["spec"] |= {
         "backoffLimit": NO_LIMIT,
@@ -64,7 +63,8 @@ def _indexed(job: CollectorJob, settings: Settings, role: Role, revision: str, c
             "limits": {**spec.resources.limits, **devices},
         },
     }
-    manifest = _workload(job, role, revision, pods.pod_template(job, role, revision, container, spec.template))
+    template = pods.pod_template(job, settings, role, revision, container, spec.template)
+    manifest = _workload(job, role, revision, template)
     manifest["spec"] |= {
         "completionMode": "Indexed",
         "completions": count,
@@ -84,7 +84,7 @@ def _workload(job: CollectorJob, role: Role, revision: str, template: Manifest) 
         "kind": "Job",
         "metadata": {
             "name": str(names.Workload(name, role, revision)),
-            "labels": scheduler_labels(job.metadata.labels) | names.labels(name, role) | {names.REVISION: revision},
+            "labels": names.labels(name, role) | {names.REVISION: revision},
         },
         "spec": {"podReplacementPolicy": "Failed", "template": template},
     }

@@ -1,5 +1,6 @@
 """Checkpoints: what a learner trains, and the state of its collector, in files that are whole or absent."""
 
+import logging
 import os
 import pickle
 import re
@@ -14,6 +15,7 @@ from rollfleet.arguments import path_of, shown, whole_number
 from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.learner.iterator import BatchIterator
 from rollfleet.policies.actor_critic import ActorCritic
+from rollfleet.weights.modules import unwrapped
 
 _NAME = re.compile(r"checkpoint-(\d+)\.pt")
 _UNFINISHED = "unfinished.tmp"
@@ -67,7 +69,8 @@ class Checkpoint:
         for name, part in parts.items():
             if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
                 raise JobInvalid(f"parts[{name!r}]: a {type(part).__name__} has no state_dict() and load_state_dict()")
-        self._folder, self._collector, self._parts = path_of(folder, "folder"), collector, dict(parts)
+        self._folder, self._collector = path_of(folder, "folder"), collector
+        self._parts = {name: unwrapped(part) for name, part in parts.items()}
         self._every, self._keep = whole_number(every, "every", least=1), whole_number(keep, "keep", least=1)
         self._steps = 0
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -136,6 +139,9 @@ class Checkpoint:
         for name, part in self._parts.items():
             part.load_state_dict(state["parts"][name])
         self._collector.load_state_dict(state["collector"])
+        if 0 < (total := self._collector.total_frames) <= self._collector.frames:
+            what = f"it has all {total:,} frames, and nothing is trained; to train again, name another folder"
+            logging.getLogger(__name__).warning("%s: resumed at its end: %s", path, what)
         return True
 
 

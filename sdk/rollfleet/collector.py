@@ -111,7 +111,7 @@ class Collector(BatchIterator):
                 and other keys of the batch. A TensorDictModule reads and writes by its keys. None: random actions.
 
             frames_per_batch: Frames of a batch: of all workers together (sync) or of one worker (async). A multiple of
-                `num_envs`. Required, unless `trajs_per_batch` is given.
+                `num_envs`, in mode sync times `workers`. Required, unless `trajs_per_batch` is given.
             total_frames: Frames after which the iterator ends; 0, -1 or None: no end.
             init_random_frames: Frames at the beginning, of all workers together, with random actions.
             max_frames_per_traj: Frames after which an episode is truncated; 0, -1 or None: no limit.

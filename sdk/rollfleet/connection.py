@@ -1,5 +1,6 @@
 """Connects a learner to a job."""
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollfleet.arguments import plain, true_or_false
 from rollfleet.collector import Collector
-from rollfleet.envs.factory import make_env
+from rollfleet.envs.factory import make_one
 from rollfleet.errors import JobInvalid, WorkerFailed
 from rollfleet.learner.keywords import hints_names
 from rollfleet.learner.options import Extends, LearnerOptions
@@ -135,8 +136,7 @@ def connect(
                 f"{known.key} has `stragglers.threshold` {known.spec.stragglers.threshold:g}, which only a learner of "
                 "one process can follow: remove it from the job, or connect with `ranks=1`"
             )
-        one = known.spec.env.model_copy(update={"num_envs": 1})
-        initialise_as_learner(policy, partial(make_env, one))
+        initialise_as_learner(policy, partial(make_one, known.spec.env))
         transport = NatsTransport(link, known, device=batch_device, no_cuda_sync=awaits_no_copies, rank=own_rank)
         return Collector.over(transport, known, policy, **options)
     except BaseException:
@@ -145,7 +145,8 @@ def connect(
 
 
 def _leave_failures_to_the_run() -> None:
-    """Print no traceback of `WorkerFailed`: `rollfleet run` has shown the worker's own."""
+    """Print no traceback of `WorkerFailed`, and log no worker's problem: `rollfleet run` has shown the worker's own."""
+    logging.getLogger("rollfleet.nats.heartbeats").setLevel(logging.ERROR)
     usual = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

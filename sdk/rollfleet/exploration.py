@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from rollfleet.errors import JobInvalid
 from rollfleet_api.job import Exploration
 
 __all__ = ["Exploration", "exploration", "exploring"]
@@ -17,8 +18,11 @@ def exploration() -> Exploration:
 
 
 @contextmanager
-def exploring(how: Exploration) -> Iterator[None]:
-    """Make policies act in this way inside the block. Contexts nest; each thread and task has its own.
+def exploring(how: Exploration | str) -> Iterator[None]:
+    """Make policies act in this way, such as "mode", inside the block. Contexts nest; each thread and task has its own.
+
+    Raises:
+        JobInvalid: `how` is not one of the values of `Exploration`, in any case.
 
     Example:
         >>> from rollfleet.exploration import Exploration, exploration, exploring
@@ -26,7 +30,10 @@ def exploring(how: Exploration) -> Iterator[None]:
         ...     print(exploration())
         Mean
     """
-    token = _current.set(how)
+    try:
+        token = _current.set(Exploration(str(how).capitalize()))
+    except ValueError:
+        raise JobInvalid(f"how: expected one of {[each.lower() for each in Exploration]}, got {how!r}") from None
     try:
         yield
     finally:

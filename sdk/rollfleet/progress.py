@@ -22,20 +22,21 @@ class LearningCurve(AbstractContextManager["LearningCurve"]):
         curve.png
 
     Args:
-        folder: The folder of `curve.csv` and `curve.png`. It is created, and an older curve in it is replaced.
+        folder: The folder of `curve.csv` and `curve.png`. It is created. The first row replaces an older curve in it.
         title: The title of the picture.
     """
 
     def __init__(self, folder: str | Path, *, title: str) -> None:
         self._folder, self._title = Path(folder), title
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._file = (self._folder / "curve.csv").open("w", newline="")
+        self._file = (self._folder / "curve.csv").open("a", newline="")
         self._writer: csv.DictWriter[str] | None = None
 
     def add(self, *, frames: int, mean_return: float | None, **more: Number) -> None:
         """Add a row. The names in `more` must be the same each time."""
         row = {"frames": frames, "mean_return": mean_return, **more}
         if self._writer is None:
+            self._file.truncate(0)
             self._writer = csv.DictWriter(self._file, list(row))
             self._writer.writeheader()
         self._writer.writerow(row)

@@ -13,12 +13,16 @@ from rollfleet.errors import JobInvalid
 from rollfleet.system.entrypoints import load
 from rollfleet.weights.layout import Snapshot, State, WeightLayout
 from rollfleet.weights.models import models_of
+from rollfleet.weights.modules import sources_of
 from rollfleet_api.job import Precision, WeightsSpec
-from rollfleet_api.messages import Parameter
+from rollfleet_api.messages import Flags, Parameter
 
 
 class Layout(Protocol):
     """The form of one policy's weights in a fixed number of bytes, such as `rollfleet.weights.layout.WeightLayout`."""
+
+    flags: Flags
+    """The `training` flags of the next version. The learner sets them, and a snapshot has them."""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -112,13 +116,10 @@ class Trained(Whole):
 
     def select(self, policy: Any) -> dict[str, State]:
         """See `WeightScheme`."""
-        models = getattr(policy, "models", None)
-        modules = models if isinstance(models, Mapping | nn.ModuleDict) else {next(iter(models_of(policy))): policy}
         selected = models_of(policy)
-        for name, module in modules.items():
+        for name, module in sources_of(policy).items():
             if isinstance(module, nn.Module):
-                named = getattr(module, "_orig_mod", module).named_parameters()  # see `state_of`
-                frozen = {key for key, parameter in named if not parameter.requires_grad}
+                frozen = {key for key, parameter in module.named_parameters() if not parameter.requires_grad}
                 selected[name] = {key: value for key, value in selected[name].items() if key not in frozen}
         return selected
 

@@ -103,11 +103,14 @@ class CollectSpec(Model):
         ge=1,
         le=MAX_FRAMES_PER_BATCH,
         description="Frames in each item of the learner's iterator: from all workers together in mode `Sync`, from one "
-        "worker in mode `Async`. A multiple of `env.numEnvs`.",
+        "worker in mode `Async`. A multiple of `env.numEnvs`, in mode `Sync` times `workers`.",
         examples=[2048],
     )
     total_frames: int = Field(
-        default=0, ge=0, le=MAX_COUNT, description="Frames after which the job is complete; 0: it never completes."
+        default=0,
+        ge=0,
+        le=MAX_COUNT,
+        description="Frames after which the job is complete, with a whole batch; 0: it never completes.",
     )
     seed: int = Field(
         default=0,

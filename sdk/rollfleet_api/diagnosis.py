@@ -16,10 +16,11 @@ ADVICE: Final = {
     "AnnotationInvalid": "Write a time such as `2026-01-31T12:00:00Z` into the annotation, or remove it.",
     "ApiError": "If this lasts, the operator lacks a permission or the API server is unhealthy: see its log.",
     "ContainerRefused": "Check the commands, Secrets and ConfigMaps that `spec.template` names.",
+    "EndedByNode": "See the node's reason in the message: a limit, or a resource that it lacks. The pod is replaced.",
     "Error": "See the operator's log, and report it to the maintainers of Rollfleet.",
     "EvaluationCrashed": "See `rollfleet logs {job}`. The evaluation worker restarts by itself; the training goes on.",
     "FailedMount": "A volume of `spec.template` is missing, or the operator has not written the job's Secret yet.",
-    "Forbidden": "A policy of the cluster refuses the pods; show its administrators the message above.",
+    "Forbidden": "A policy of the cluster, or a missing right, forbids it; show its administrators the message above.",
     "ImagePullFailed": "Check `spec.image`; for a private image, add `imagePullSecrets` to `spec.template`.",
     "InsufficientDevices": "Request fewer GPUs (`spec.resources.gpu`) or fewer workers, or add nodes.",
     "InsufficientResources": "Request less (`spec.resources.requests`) or fewer workers, or add nodes.",
@@ -27,19 +28,22 @@ ADVICE: Final = {
     "LearnerCrashed": "See `rollfleet logs {job} --learner`. The learner restarts by itself.",
     "LearnerFailed": "See `rollfleet logs {job} --learner`, fix it, and apply the job: a changed spec tries again.",
     "LearnerGone": "Start the learner, and change the spec: each change tries again.",
-    "NameTaken": "Delete or rename the object that the message names, or rename the job.",
+    "NameTaken": "Rename the job, or delete the object that the message names. All that an earlier job has left: "
+    "`kubectl -n {named.namespace} delete job,sa,secret,netpol -l rollfleet.dev/job={named.name}`.",
     "NatsFull": "Delete a job that the message names, or give NATS more space: docs/operations.md.",
     "NatsUnavailable": "Check that NATS runs and the operator reaches it. Workers continue as soon as it is back.",
+    "NodeLost": "Repair the node. If it is gone for good: `kubectl delete node NODE`, and its pods are replaced.",
     "OperatorError": "This is a defect of the operator: report it to the maintainers of Rollfleet, with its log.",
     "OwnedElsewhere": "Rename the job, or give this installation its own signing key of NATS: see docs/security.md.",
     "Pending": "See `kubectl describe pods` for the cause, then change the spec: each change tries again.",
     "PodSecurityViolation": "Remove what the namespace forbids from `spec.template`, or use another namespace.",
-    "PodsRefused": "A webhook of the cluster refuses the pods; the message names it and its reason.",
+    "PodsRefused": "A webhook of the cluster refuses it; the message names it and its reason.",
     "Queued": "Wait for Kueue, or see its Workload: `kubectl get workloads`.",
     "QuotaExceeded": "Request less, or have the quota raised: `kubectl describe quota`.",
+    "ResourcesMissing": "Write what the message asks for into `spec.resources`, or into the learner's template.",
     "SourceMissing": "Create the ConfigMap that `spec.source` names: `kubectl create configmap NAME --from-file=FILE`.",
     "Suspended": "`rollfleet resume {job}` starts the workers.",
-    "TemplateInvalid": "Correct `spec.template` as the message says.",
+    "TemplateInvalid": "Correct the template as the message says; `rollfleet validate` shows the place.",
     "TooManyRestarts": "See `rollfleet logs {job}{worker}`, fix it, and apply the job: a changed spec tries again.",
     "Unschedulable": "Compare node selectors and tolerations in `spec.template` with `kubectl describe nodes`.",
     UNSEEN: "If this lasts, check that the operator runs and has this namespace (`operator.namespaces` of the chart).",
@@ -50,7 +54,7 @@ ADVICE: Final = {
     "WorkerFailed": "See `rollfleet logs {job}{worker}`, fix it, and apply the job: a changed spec tries again.",
     "WorkersLeft": "See `rollfleet logs {job}`: the image's command must be `rollfleet worker`, of the same version.",
 }
-"""Advice by reason, with `{job}` and `{worker}` as placeholders."""
+"""Advice by reason, with `{job}`, `{named}` (its metadata) and `{worker}` as placeholders."""
 
 
 class Diagnosis(View):
@@ -115,7 +119,8 @@ def stale(job: JobView) -> str:
 
 def _explained(job: JobView, state: str, reason: str, message: str, *, is_problem: bool = False) -> Diagnosis:
     found = re.search(r"\bworker (\d+)\b", message)
-    advice = ADVICE.get(reason, "").format(job=job.key, worker=f" --worker {found[1]}" if found else "")
+    worker = f" --worker {found[1]}" if found else ""
+    advice = ADVICE.get(reason, "").format(job=job.key, named=job.metadata, worker=worker)
     return Diagnosis(state=state, reason=reason, message=message, advice=advice, is_problem=is_problem)
 
 

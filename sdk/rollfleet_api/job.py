@@ -48,12 +48,16 @@ SPARE_LAG: Final = 2
 
 _RECREATE = "`rollfleet fetch` kept files first, then delete and recreate the job"
 _FRAMES = "self.collect.framesPerBatch"
-_ENVS = "self.env.numEnvs"
-_NO_MULTIPLE: Final = "%d is not a multiple of the %d environments of a worker (`env.numEnvs`); write e.g. %d"
-
-
-def _no_multiple(frames: int, envs: int) -> str:
-    return _NO_MULTIPLE % (frames, envs, (frames // envs + 1) * envs)
+_SHARED = "self.mode == 'Sync' && !has(self.autoscale) && self.collect.trajsPerBatch == 0"
+_ENVS = f"(self.env.numEnvs * ({_SHARED} ? self.workers : 1))"
+_LESS = f"{_FRAMES} / {_ENVS} * {_ENVS}"
+_UNEVEN: Final = (
+    "%d is not a multiple of %d, the environments of a batch (`env.numEnvs`, in mode Sync times `workers`); write %s"
+)
+_UNEVEN_CEL = (
+    f"'{_UNEVEN}'.format([{_FRAMES}, {_ENVS}, ({_LESS} > 0 ? string({_LESS}) + ' or ' : '') + "
+    f"string({_LESS} + {_ENVS})])"
+)
 
 
 class CollectorJobSpec(Model):
@@ -61,12 +65,12 @@ class CollectorJobSpec(Model):
 
     RULES = (
         Rule(
-            cel=f"{_FRAMES} % {_ENVS} == 0",
+            cel=f"{_FRAMES} % self.env.numEnvs == 0",
             message="must be a multiple of `env.numEnvs`",
             holds=lambda spec: spec.collect.frames_per_batch % spec.env.num_envs == 0,
             field="collect.framesPerBatch",
-            message_cel=f"'{_NO_MULTIPLE}'.format([{_FRAMES}, {_ENVS}, ({_FRAMES} / {_ENVS} + 1) * {_ENVS}])",
-            words=lambda spec: _no_multiple(spec.collect.frames_per_batch, spec.env.num_envs),
+            message_cel=_UNEVEN_CEL,
+            words=lambda spec: spec.uneven,
         ),
         Rule(
             cel="self.mode == 'Sync' || self.stragglers.threshold >= 1.0",
@@ -146,6 +150,15 @@ class CollectorJobSpec(Model):
     )
 
     @property
+    def uneven(self) -> str:
+        """Why the environments of all workers cannot share `collect.frames_per_batch`; empty: they can."""
+        frames, trajectories = self.collect.frames_per_batch, self.collect.trajs_per_batch
+        shared = self.mode is Mode.SYNC and self.autoscale is None and not trajectories
+        envs = self.env.num_envs * (self.workers if shared else 1)
+        less = frames - frames % envs
+        return _UNEVEN % (frames, envs, f"{less} or {less + envs}" if less else envs) if less < frames else ""
+
+    @property
     def steps_per_batch(self) -> int:
         """T, the steps of each environment for one batch when all workers take part."""
         return self.steps_among(self.workers)
@@ -179,6 +192,15 @@ class CollectorJob(Model):
         Rule(
             cel=f"self.metadata.name.matches(r'{DNS_LABEL_PATTERN}')",
             message="the name may only hold a-z, 0-9 and `-`, and must begin and end with a letter or digit",
+        ),
+        # At its creation alone: `workers` may change later, and T is rounded up then. `parse_job` checks it in Python.
+        Rule(
+            cel=f"has(self.status) || {_FRAMES} % {_ENVS} == 0".replace("self.", "self.spec.").replace(
+                "self.spec.status", "self.status"
+            ),
+            message="must be a multiple of the environments of a batch: `env.numEnvs`, in mode Sync times `workers`",
+            field="spec.collect.framesPerBatch",
+            message_cel=_UNEVEN_CEL.replace("self.", "self.spec."),
         ),
         Rule(
             cel="!has(oldSelf.status) || !has(oldSelf.status.phase) || oldSelf.status.phase != 'Complete' "

@@ -13,6 +13,9 @@ ROLE_LABEL: Final = "rollfleet.dev/role"
 INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 """The index of a worker: a label of its pod, and an annotation; set by Kubernetes."""
 
+CONTAINER: Final = "kubectl.kubernetes.io/default-container"
+"""Annotation of a pod: the name of the role's own container, whose log kubectl shows."""
+
 OPERATORS: Final = "app.kubernetes.io/name=rollfleet,app.kubernetes.io/component=operator"
 """The label selector of operators and their pods, which the chart labels."""
 

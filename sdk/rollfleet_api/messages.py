@@ -18,6 +18,8 @@ MAX_MESSAGE_BYTES = 1 << 20
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but for tabs and ends of lines
 Text = Annotated[str, AfterValidator(lambda text: _CONTROL.sub("", text))]
 """A text of a worker, without what a terminal that shows it would obey."""
+Flags = tuple[tuple[str, bool], ...]
+"""The `training` flags of modules by their paths in the policy. A module that is missing follows the one around it."""
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Index = Annotated[int, Field(ge=0, le=2**16 - 1)]
 _STRICT = ConfigDict(strict=True, extra="ignore", ser_json_inf_nan="constants")
@@ -108,8 +110,8 @@ class Control:
         origin: Added to workers' incarnations when ids and seeds are derived from them, so that a restored run
             continues the count.
         steps: T of this round in sync mode, which depends on the number of its workers; 0: as in the job.
-        own_weights: The learner has no policy and sends weights only on request: until then, workers use the policy as
-            its factory made it.
+        own_weights: The learner has no policy, and `weights.interval` is 0: until it sends weights on request, workers
+            use the policy as its factory made it.
         call: The call that waits for answers; None: none does.
     """
 
@@ -197,6 +199,7 @@ class Manifest:
         total_bytes: Size of all chunks.
         chunks: Number of chunks.
         checksum: xxh3 (64 bit) of all bytes, in hexadecimal.
+        flags: The `training` flags of the policy's modules; empty: workers keep their own.
     """
 
     version: Annotated[int, Field(ge=1, le=2**63 - 1)]
@@ -204,6 +207,7 @@ class Manifest:
     total_bytes: Count
     chunks: Annotated[int, Field(ge=0, le=1 << 26)]
     checksum: str
+    flags: Flags = ()
 
 
 @_message

@@ -3,23 +3,25 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from sys import intern
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from rollfleet_api.kubernetes_names import INDEX_LABEL, ROLE_LABEL
+from rollfleet_api.exit_codes import EXIT_TERMINATED, NO_FAILURE
+from rollfleet_api.kubernetes_names import CONTAINER, INDEX_LABEL, ROLE_LABEL
 from rollfleet_api.permissions import Role
 from rollfleet_api.quantity import parse_bytes
 from rollfleet_api.text import last_line
 from rollfleet_api.times import parse_time
 
-MOST_TEXT = 1024
+_SCHEDULER: Final = "default-scheduler"
+MOST_TEXT: Final = 1024
 """The most kept characters of each message of a pod: thousands of pods are in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
-    """The failed end of a container."""
+    """The failed end of a pod: by the exit `code` of its container, or, without one, by the `reason` of its node."""
 
-    code: int
+    code: int | None
     reason: str
     message: str
     finished_s: float
@@ -34,13 +36,17 @@ class Pod:
         role: The role of its process.
         index: The index among the workers, or among the evaluation workers; 0 for a learner.
         phase: Its phase in Kubernetes, such as `Pending`.
+        container: The name of the role's own container. It alone decides: templates and webhooks add others.
         running: Whether its container runs.
+        done: Whether its container exited with 0 while nothing removed the pod.
         node: The name of its node; empty: it has none yet.
         placed_s: Time at which it was assigned to a node; 0: not yet.
         unplaced: Why it has no node, in the scheduler's words; empty: it has one, or has not been tried yet.
-        waiting: Why its container does not start: the kubelet's reason and message; None: it does.
-        crash: Its container's failure; None: it has not failed.
+        waiting: Why a container does not start: the kubelet's reason and message; None: all do.
+        crash: Its failure; None: it has not failed.
+        failed_init: The init container that failed, whose log says why; empty: none.
         disrupted: Whether the cluster removed it: a drain, a preemption, a lost node.
+        lost: Whether its node does not answer: then the cluster changes only one of its conditions, `Ready`.
         devices: Requested devices: resource name and count.
     """
 
@@ -51,19 +57,29 @@ class Pod:
     index: int
     created_s: float
     deleting: bool
+    lost: bool
+    container: str
     running: bool
+    done: bool
     phase: str
     node: str
     placed_s: float
     unplaced: str
     waiting: tuple[str, str] | None
     crash: Crash | None
+    failed_init: str
     disrupted: bool
     devices: Mapping[str, int]
 
     @property
+    def counts(self) -> bool:
+        """Whether its end counts as a restart: it failed, and neither the cluster nor SIGTERM removed it."""
+        ignored = (EXIT_TERMINATED,) if self.role is Role.LEARNER else NO_FAILURE  # a learner is the user's program
+        return self.crash is not None and self.crash.code not in ignored and not self.disrupted
+
+    @property
     def crashed_s(self) -> float:
-        """The time of its container's failure; 0: it has not failed."""
+        """The time of its failure; 0: it has not failed."""
         return (self.crash.finished_s or self.created_s) if self.crash else 0.0
 
     @property
@@ -95,7 +111,8 @@ class Pod:
             return "Terminating"
         if self.phase == "Pending":
             return "Unschedulable" if self.unplaced else (self.waiting and self.waiting[0]) or "Pending"
-        return f"Failed, code {self.crash.code}" if self.failed and self.crash else self.phase
+        failure = self.crash and (self.crash.reason if self.crash.code is None else f"code {self.crash.code}")
+        return f"Failed, {failure}" if failure else self.phase
 
     @property
     def message(self) -> str:
@@ -114,30 +131,42 @@ class Pod:
         """
         metadata, spec, status = manifest["metadata"], manifest["spec"], manifest.get("status") or {}
         conditions = {each["type"]: each for each in status.get("conditions") or []}
-        placed = conditions.get("PodScheduled", {})
-        containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-        states = [each.get("state") or {} for each in containers]
-        waiting = next((state["waiting"] for state in states if state.get("waiting")), None)
-        crashed = next((each for state in states if (each := state.get("terminated")) and each["exitCode"] != 0), None)
-        phase = status.get("phase") or "Pending"
+        placed, scheduler = conditions.get("PodScheduled", {}), spec.get("schedulerName", _SCHEDULER)
+        unseen = f"the scheduler `{scheduler}` has not answered; check `schedulerName`, and that it runs"
+        unseen = "" if placed or spec.get("nodeName") or scheduler == _SCHEDULER else unseen
+        annotations = metadata.get("annotations") or {}
+        container = annotations.get(CONTAINER, "")
+        inits, others = status.get("initContainerStatuses") or [], status.get("containerStatuses") or []
+        own = next((each for each in others if each.get("name") == container), others[-1] if others else {})
+        state, *states = [each.get("state") or {} for each in (own, *inits, *others)]
+        waits = [each["waiting"] for each in (state, *states) if each.get("waiting")]
+        waiting = max(waits, key=lambda each: bool(each.get("message")), default=None)
+        phase, deleting = status.get("phase") or "Pending", "deletionTimestamp" in metadata
+        ends = [each.get("terminated") or {} for each in (state, *states[: len(inits) * (phase == "Failed")])]
+        crash = _crash(status, ends[0] or next((each for each in ends if each.get("exitCode")), {}))
+        disrupted = conditions.get("DisruptionTarget", {}).get("status") == "True"
         return cls(
             name=metadata["name"],
             uid=metadata["uid"],
             run=_run_of(manifest),
             role=Role(metadata["labels"][ROLE_LABEL]),
-            index=int((metadata.get("annotations") or {}).get(INDEX_LABEL, 0)),
+            index=int(annotations.get(INDEX_LABEL, 0)),
             created_s=parse_time(metadata["creationTimestamp"]),
-            deleting="deletionTimestamp" in metadata,
-            running=phase == "Running" and all("running" in state for state in states[-1:]),
+            deleting=deleting,
+            lost=[conditions.get(each, {}).get("status") for each in ("ContainersReady", "Ready")] == ["True", "False"],
+            container=intern(container),
+            running="running" in state if others else phase == "Running",
+            done=ends[0].get("exitCode") == 0 and not (crash or disrupted or deleting),
             phase=intern(phase),
             node=intern(spec.get("nodeName", "")),  # thousands of pods share few nodes
             placed_s=_since(placed) if placed.get("status") == "True" else 0.0,
-            unplaced=placed.get("message", "")[:MOST_TEXT] if placed.get("status") == "False" else "",
+            unplaced=placed.get("message", "")[:MOST_TEXT] if placed.get("status") == "False" else unseen,
             waiting=(waiting.get("reason", ""), waiting.get("message", "")[:MOST_TEXT])
             if waiting and phase == "Pending"
             else None,
-            crash=_crash(crashed) if crashed else None,
-            disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
+            crash=crash,
+            failed_init=_failed_init(status),
+            disrupted=disrupted,
             devices=dict(devices(spec)),
         )
 
@@ -152,12 +181,27 @@ def _since(condition: Mapping[str, Any]) -> float:
     return parse_time(condition["lastTransitionTime"]) if condition.get("lastTransitionTime") else 0.0
 
 
-def _crash(terminated: Mapping[str, Any]) -> Crash:
+def _failed_init(status: Mapping[str, Any]) -> str:
+    def ends(kind: str) -> dict[str, Any]:
+        return {each.get("name", ""): (each.get("state") or {}).get("terminated") for each in status.get(kind) or []}
+
+    failed = (name for name, end in ends("initContainerStatuses").items() if end and end["exitCode"])
+    return "" if any(ends("containerStatuses").values()) else next(failed, "")
+
+
+def _crash(status: Mapping[str, Any], ended: Mapping[str, Any]) -> Crash | None:
+    """Return the failure of a pod, of which a container has ended; None: it has none."""
+    code, reason = ended.get("exitCode"), status.get("reason") or ""
+    # Its node refused or evicted it; the operator's deadline only ends the containers beside its own.
+    if status.get("phase") == "Failed" and reason not in ("", "DeadlineExceeded"):
+        return Crash(code=None, reason=reason, message=status.get("message", "")[:MOST_TEXT], finished_s=0.0)
+    if not code:
+        return None
     return Crash(
-        code=terminated["exitCode"],
-        reason=terminated.get("reason", ""),
-        message=terminated.get("message", "")[-MOST_TEXT:],  # the end of a log
-        finished_s=parse_time(terminated["finishedAt"]) if terminated.get("finishedAt") else 0.0,
+        code=code,
+        reason=ended.get("reason", ""),
+        message=ended.get("message", "")[-MOST_TEXT:],  # the end of a log
+        finished_s=parse_time(ended["finishedAt"]) if ended.get("finishedAt") else 0.0,
     )
 
 

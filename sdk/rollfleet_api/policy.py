@@ -19,10 +19,12 @@ class MlpSpec(Model):
     """The built-in actor-critic: two multi-layer perceptrons, one for actions, one for values."""
 
     hidden: list[Annotated[int, Field(ge=1, le=65_536)]] = Field(
-        default=[64, 64], max_length=16, description="Units of each hidden layer; an empty list makes a linear policy."
+        default=[64, 64],
+        max_length=16,
+        description="Units of each hidden layer; `[]`: a linear policy. Default: [64, 64].",
     )
     activation: Activation = Field(
-        default=Activation.TANH, strict=False, description="The activation function after each hidden layer."
+        default=Activation.TANH, strict=False, description="The activation after each hidden layer. Default: Tanh."
     )
 
 

@@ -88,7 +88,10 @@ def parse_job(data: object, *, origin: str = "") -> CollectorJob:
     found = list(_kind_problems(data))
     if not found:
         try:
-            return CollectorJob.model_validate(data, by_alias=True, by_name=False)
+            job = CollectorJob.model_validate(data, by_alias=True, by_name=False)
+            if job.status is not None or not job.spec.uneven:
+                return job
+            found = [Problem("spec.collect.framesPerBatch", job.spec.uneven)]
         except ValidationError as error:
             found = [Problem(*each) for each in worded(error, CollectorJob)]
     raise JobErrors(replace(problem, where=origin) for problem in found)

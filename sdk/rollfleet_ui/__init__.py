@@ -1,6 +1,5 @@
 """The page that shows jobs in a browser: one model and one server, for the operator and for this machine.
 
-- `views` and `diagnosis` explain a job from its objects in a cluster; the command line uses them too.
 - `model` is what the API sends. `rows` and `spec_text` make it from a job.
 - `history` keeps what happened, in bounds, with its `series` and `waits`.
 - `source` has the seams: who has jobs to show, and who may see them. `saved_runs` shows past runs.

@@ -37,8 +37,13 @@ RULES = [
     ({"source": {"x": 1, "configMap": "a"}}, "spec.source.x: unknown field `x`; the fields here are configMap"),
     (
         {"env": ENV | {"numEnvs": 24}},
-        "spec.collect.framesPerBatch: 64 is not a multiple of the 24 environments of a worker "
-        "(`env.numEnvs`); write e.g. 72",
+        "spec.collect.framesPerBatch: 64 is not a multiple of 24, the environments of a batch "
+        "(`env.numEnvs`, in mode Sync times `workers`); write 48 or 72",
+    ),
+    (
+        {"mode": "Sync", "workers": 5, "env": ENV | {"numEnvs": 2}},
+        "spec.collect.framesPerBatch: 64 is not a multiple of 10, the environments of a batch "
+        "(`env.numEnvs`, in mode Sync times `workers`); write 60 or 70",
     ),
     ({"env": {}}, f"spec.env: the environment is missing; {ONE_ENV}"),
     ({"env": ENV | {"entrypoint": "a:b"}}, f"spec.env: both `id` and `entrypoint` are given; {ONE_ENV}"),

@@ -1,7 +1,7 @@
 """What a CollectorJob means: defaults, limits, and what follows from them."""
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import JsonValue, ValidationError
 from tests.api.job_data import job_data
@@ -46,7 +46,8 @@ def test_steps_are_of_all_workers_in_sync_and_of_one_in_async(
     mode: str, workers: int, num_envs: int, frames: int, steps: int
 ) -> None:
     env, collect = {"id": "CartPole-v1", "numEnvs": num_envs}, {"framesPerBatch": frames}
-    assert parse_job(job_data(mode=mode, workers=workers, env=env, collect=collect)).spec.steps_per_batch == steps
+    job = job_data(mode=mode, workers=workers, env=env, collect=collect) | {"status": {}}  # `workers` has changed since
+    assert parse_job(job).spec.steps_per_batch == steps
 
 
 @pytest.mark.parametrize(("workers", "weights", "lag"), [(1, {}, 4), (8, {}, 18), (8, {"maxLag": 0}, 0)])
@@ -161,6 +162,7 @@ def jobs(draw: st.DrawFn) -> CollectorJob:
 
 @given(jobs())
 def test_dumped_job_parses_to_the_same_job(job: CollectorJob) -> None:
+    assume(job.status is not None or not job.spec.uneven)
     assert parse_job(job.dump()) == job
 
 

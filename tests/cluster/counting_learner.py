@@ -1,5 +1,7 @@
 """A learner that does not learn: it takes batches, sends weights and prints its progress."""
 
+import signal
+import sys
 import time
 
 import gymnasium
@@ -11,6 +13,7 @@ PAUSE_S = 0.1  # between batches: a job goes on for as long as a test needs it, 
 if __name__ == "__main__":
     env = gymnasium.make("CartPole-v1")
     policy = rollfleet.ActorCritic(env.observation_space, env.action_space)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # as programs that save and leave
     with rollfleet.connect(policy=policy) as collector:
         print(f"connected at version {collector.version} and {collector.frames} frames", flush=True)
         for batch in collector:

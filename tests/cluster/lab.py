@@ -170,9 +170,8 @@ class Lab:
         return max(int(found) for found in re.findall(r"(\d+) missed", self.logs("learner")))
 
     def remove(self) -> None:
-        """Delete the namespace; nothing of ours holds it up."""
-        self.kubectl("delete", "collectorjobs", "--all", "--wait=true", "--timeout=60s", check=False)
-        run("kubectl", "delete", "namespace", self.namespace, "--timeout=120s")
+        """Delete the namespace; nothing of ours holds it up, not even a job that runs."""
+        run("kubectl", "delete", "namespace", self.namespace, "--timeout=60s")
 
 
 def wait_for(condition: Callable[[], object], timeout_s: float = 120.0) -> None:

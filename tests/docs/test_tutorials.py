@@ -11,7 +11,7 @@ import pytest
 from tests.pages import BLOCK, environ
 from tests.ports import free_ports
 
-PAGES = ("tutorials/first-environment", "tutorials/own-policy", "tutorials/from-cleanrl", "troubleshooting")
+PAGES = ("tutorials/first-environment", "tutorials/own-policy", "tutorials/from-cleanrl", "troubleshooting", "batches")
 
 
 def blocks(repository: Path, page: str) -> list[tuple[str, str]]:

@@ -66,6 +66,34 @@ def test_next_learner_continues_with_policy_optimizer_and_counters(tmp_path: Pat
     assert (second.collector.frames, second.collector.batches) == (256, 4)
 
 
+@pytest.mark.parametrize("compiled", [0, 1])
+def test_a_compiled_policy_continues_a_plain_one_and_the_other_way_round(tmp_path: Path, compiled: int) -> None:
+    policies = [torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)]
+    for policy, is_compiled in zip(policies, (compiled, not compiled), strict=True):
+        with rollfleet.Collector("CartPole-v1", frames_per_batch=8) as collector:
+            part: Any = torch.compile(policy, backend="eager") if is_compiled else policy
+            checkpoint = rollfleet.Checkpoint(tmp_path, collector, {"policy": part})
+            checkpoint.resume()
+            checkpoint.save()
+    assert list(read(tmp_path)[1]["parts"]["policy"]) == ["weight", "bias"]
+    assert torch.equal(policies[0].weight, policies[1].weight)
+
+
+def test_a_run_that_has_all_frames_says_that_it_trains_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for life in range(2):
+        with rollfleet.Collector("CartPole-v1", frames_per_batch=64, total_frames=1280) as collector:
+            checkpoint = rollfleet.Checkpoint(tmp_path, collector, {})
+            assert checkpoint.resume() == (life == 1)
+            assert len(list(collector)) == 20 * (life == 0)
+            checkpoint.save()
+    assert caplog.messages == [
+        f"{tmp_path}/checkpoint-1.pt: resumed at its end: it has all 1,280 frames, and nothing is trained; "
+        "to train again, name another folder"
+    ]
+
+
 def test_every_so_often_a_file_is_written_and_the_newest_stay(tmp_path: Path) -> None:
     learner = Learner(tmp_path, every=2, keep=3).train(7)
     assert names(tmp_path) == ["checkpoint-1.pt", "checkpoint-2.pt", "checkpoint-3.pt"]

@@ -44,10 +44,13 @@ def test_picture_can_be_drawn_while_the_curve_grows_and_later(tmp_path: Path) ->
     assert png_size(tmp_path / "later.png") == (800, 450)
 
 
-def test_older_curve_is_replaced(tmp_path: Path) -> None:
-    for frames in (1, 2):
+def test_older_curve_is_replaced_by_the_first_row(tmp_path: Path) -> None:
+    """A learner that was resumed at its end emptied it, and failed to draw it."""
+    for frames in (1, 2, None):
         with LearningCurve(tmp_path, title="a") as curve:
-            curve.add(frames=frames, mean_return=0.0)
+            if frames is not None:
+                curve.add(frames=frames, mean_return=0.0)
+            curve.save()
     assert [row["frames"] for row in rows(tmp_path)] == ["2"]
 
 

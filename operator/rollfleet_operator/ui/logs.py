@@ -6,7 +6,6 @@ from typing import Final
 
 import kopf
 
-from rollfleet_api.pods import Pod
 from rollfleet_operator.api import Api, as_viewer
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import ApiError
@@ -33,17 +32,11 @@ class PodLogs:
         pod = pods[-2 if previous else -1]
         try:
             async with self._limit, Api(lambda: as_viewer(viewer.token or "", self._connect())) as api:
-                return await api.log(job.namespace, pod.name, container=self._container(job, pod), tail=tail)
+                container = pod.failed_init or pod.container
+                return await api.log(job.namespace, pod.name, container=container, tail=tail)
         except ApiError as error:
             if error.status in (401, 403):
                 raise PermissionError(f"you may not read the log of Pod {job.namespace}/{pod.name}: {error}") from error
             if error.status in (400, 404):  # 400: its container has not started
                 raise LookupError(f"there is no log of {process}: {error}") from error
             raise OSError(str(error)) from error
-
-    def _container(self, key: JobKey, pod: Pod) -> str:
-        """Return the role's own container, the first of the template; a template may have more."""
-        job = self._cache.job(key)
-        children = self._cache.children(key, job["metadata"]["uid"]) if job else []
-        run = next((each for each in children if each["metadata"]["uid"] == pod.run), None)
-        return str(run["spec"]["template"]["spec"]["containers"][0]["name"]) if run else ""

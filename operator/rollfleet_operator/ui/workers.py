@@ -93,7 +93,7 @@ def _of_pods(snapshot: Snapshot, pods: Sequence[Pod]) -> dict[str, object]:
     if not pods:
         return {}
     return {
-        "restarts": sum(pod.failed for pod in pods),
+        "restarts": sum(pod.counts for pod in pods),
         "node": pods[-1].node,
         "gpus": pods[-1].devices.get(snapshot.job.spec.resources.gpu.resource, 0),
         "has_previous": len(pods) > 1,

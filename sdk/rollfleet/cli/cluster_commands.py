@@ -149,6 +149,7 @@ def logs(
     job: Job,
     worker: Annotated[int | None, typer.Option(min=0, help="Show only this worker's log.")] = None,
     learner: Annotated[bool, typer.Option("--learner", help="Show only the learner's log.")] = False,
+    container: Annotated[str | None, typer.Option(help="Show another container of the pods, e.g. a sidecar.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show new lines until Ctrl-C.")] = False,
     tail: Annotated[int, typer.Option(help="Number of last lines of each pod; -1 shows all.")] = -1,
     context: Context = None,
@@ -159,7 +160,8 @@ def logs(
     if learner and worker is not None:
         raise typer.BadParameter("--learner and --worker exclude each other: give one of them")
     jobs = _jobs(context, namespace, kubeconfig)
-    for line in jobs.logs(job, worker=worker, learner=learner, follow=follow, tail=None if tail < 0 else tail):
+    last = None if tail < 0 else tail
+    for line in jobs.logs(job, worker=worker, learner=learner, container=container, follow=follow, tail=last):
         typer.echo(str(line))
 
 

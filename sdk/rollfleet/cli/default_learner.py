@@ -4,33 +4,27 @@
 """
 
 import sys
+from contextlib import closing, suppress
 
 import torch
 
 from rollfleet.connection import connect
-from rollfleet.envs.factory import make_env
-from rollfleet.errors import RollfleetError, WorkerFailed
+from rollfleet.envs.factory import make_one
+from rollfleet.errors import JobInvalid, RollfleetError, WorkerFailed
 from rollfleet.policies.factory import make_policy
-from rollfleet_api.job import CollectorJob
 
 
 def main() -> None:
     """Take batches until the job ends."""
-    with connect(policy=None) as collector:
-        policy = _policy(collector.job)
+    with connect() as collector:
+        policy, spec = None, collector.job.spec
+        torch.manual_seed(spec.collect.seed)
+        with suppress(JobInvalid), closing(make_one(spec.env)) as env:  # workers fail by the same cause, and show it
+            policy = make_policy(spec.policy, env.single_observation_space, env.single_action_space)
         if isinstance(policy, torch.nn.Module) and policy.state_dict():
             collector.update_policy_weights_(policy)
         for _ in collector:
             pass
-
-
-def _policy(job: CollectorJob) -> object:
-    torch.manual_seed(job.spec.collect.seed)
-    env = make_env(job.spec.env.model_copy(update={"num_envs": 1}))
-    try:
-        return make_policy(job.spec.policy, env.single_observation_space, env.single_action_space)
-    finally:
-        env.close()
 
 
 if __name__ == "__main__":

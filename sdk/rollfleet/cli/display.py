@@ -51,8 +51,9 @@ class Display:
             self._summarise(watch)
 
     def output(self, process: str, line: str) -> None:
-        """Show a line of output of a child process."""
-        self._line(f"[{process}] {line}" if process != "learner" else line)
+        """Show a line of output of a child process; not of a worker's bad input, which its end repeats."""
+        if not line.startswith("CRITICAL rollfleet.cli.worker_program: "):
+            self._line(f"[{process}] {line}" if process != "learner" else line)
 
     def event(self, text: str) -> None:
         """Show an event."""
@@ -90,10 +91,16 @@ def _summary(watch: JobWatch) -> str:
     if learner is None:
         return f"{name}: no batch yet; workers: {states}"
     return (
-        f"{name}: {learner.frames:,} frames ({watch.frames_per_second:,.0f}/s), {learner.batches:,} batches, "
+        f"{name}: {learner.frames:,} frames ({_speed(watch):,.0f}/s), {learner.batches:,} batches, "
         f"mean return {_number(learner.mean_return)}{_evaluation(learner)}, version {learner.version}, "
         f"lag {learner.lag}, dropped {learner.dropped}; workers: {states}"
     )
+
+
+def _speed(watch: JobWatch) -> float:
+    """Return frames per second; at the end those of the workers' last batches: no wait, no start and no end counts."""
+    ended = (each.frames_per_second for each in watch.workers.values() if each.state is WorkerState.COMPLETE)
+    return sum(ended) or watch.frames_per_second
 
 
 def _table(watch: JobWatch, problems: list[str]) -> Group:
@@ -103,7 +110,7 @@ def _table(watch: JobWatch, problems: list[str]) -> Group:
     head.add_row(
         Text(job.metadata.name, style="bold"),
         f"{learner.frames if learner else 0:,}{goal} frames",
-        f"{watch.frames_per_second:,.0f} frames/s",
+        f"{_speed(watch):,.0f} frames/s",
         f"{learner.batches if learner else 0:,} batches",
         f"mean return {_number(learner.mean_return if learner else None)}{_evaluation(learner)}",
         f"version {learner.version if learner else 0}",

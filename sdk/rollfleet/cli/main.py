@@ -91,6 +91,8 @@ def run(
     display = Display(Console(highlight=False))
     if learner is None:
         display.event("no learner: batches are counted, and nothing is trained; to train, add `--learner learner.py`")
+    if known.spec.template:
+        display.event("`template` is about pods: its variables, volumes and containers have no effect on this machine")
     local = LocalRun(
         job=known,
         folder=job.resolve().parent,

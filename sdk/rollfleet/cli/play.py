@@ -91,16 +91,13 @@ def _named(job: dict[str, Any], env: str | None, policy: str | None) -> dict[str
 
 
 def _env(job: "CollectorJob", *, pictures: bool) -> "VectorEnv":
-    from rollfleet.envs.factory import make_env
-    from rollfleet_api.job import Vectorization
+    from rollfleet.envs.factory import make_one
 
-    spec, changes = job.spec.env, dict[str, Any](num_envs=1, processes=0)
-    if spec.vectorization is Vectorization.ASYNC:
-        changes["vectorization"] = Vectorization.SYNC
+    spec = job.spec.env
     if pictures:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws without a display
-        changes["kwargs"] = {**spec.kwargs, "render_mode": "rgb_array"}
-    return make_env(spec.model_copy(update=changes))
+        spec = spec.model_copy(update={"kwargs": {**spec.kwargs, "render_mode": "rgb_array"}})
+    return make_one(spec)
 
 
 def _policy(job: "CollectorJob", env: "VectorEnv", path: Path, parts: dict[str, Any]) -> "Policy":
@@ -109,6 +106,7 @@ def _policy(job: "CollectorJob", env: "VectorEnv", path: Path, parts: dict[str, 
 
     from rollfleet.errors import RollfleetError
     from rollfleet.policies.factory import make_policy
+    from rollfleet.weights.modules import unwrapped
 
     spec = job.spec.policy.model_copy(update={"device": "cpu"})
     policy = make_policy(spec, env.single_observation_space, env.single_action_space)
@@ -116,7 +114,7 @@ def _policy(job: "CollectorJob", env: "VectorEnv", path: Path, parts: dict[str, 
         if "policy" not in parts:
             raise RollfleetError(f"{path} has no part `policy`; write Checkpoint(..., {{'policy': policy}})")
         try:
-            policy.load_state_dict(parts["policy"])
+            unwrapped(policy.eval()).load_state_dict(parts["policy"])
         except RuntimeError as error:
             cause = " ".join(str(error).split())
             raise RollfleetError(

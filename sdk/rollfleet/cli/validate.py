@@ -1,8 +1,9 @@
 """The check behind `rollfleet validate`: find the mistakes of jobs in files before anything runs.
 
-The models of `rollfleet_api` check the fields. This module adds what only a machine knows: the environments that
-Gymnasium registers, and the modules that can be imported. Jobs with their own code (`spec.source`, `spec.image`) are
-not checked against the packages of this machine.
+The models of `rollfleet_api` check the fields. This module adds the types of pod templates, and what only a machine
+knows: the environments that Gymnasium registers, the modules that can be imported, and whether one environment and its
+policy can be made of them. Jobs with their own code (`spec.source`, `spec.image`) are not checked against the packages
+of this machine.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from typing import TextIO, TypeVar
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
+from rollfleet.cluster.template_types import template_problems
 from rollfleet.system.entrypoints import imported, load
 from rollfleet.transports.hooks import HOOKS
 from rollfleet_api.collection import CollectSpec, WeightsSpec
@@ -74,8 +76,11 @@ def _local_problems(document: Document) -> Iterator[Problem]:
     raw = document.data.get("spec") if isinstance(document.data, Mapping) else None
     if not isinstance(raw, Mapping):
         return
-    for path, message in _unknown_names(raw, bool(raw.get("source") or raw.get("image"))):
-        yield Problem(path, message, document.where(path))
+    problems = list(_unknown_names(raw, bool(raw.get("source") or raw.get("image"))).items())
+    problems += (*template_problems(raw, "spec"), *template_problems(raw.get("learner"), "spec.learner"))
+    for path, message in problems:
+        if message:
+            yield Problem(path, message, document.where(path))
 
 
 def _part(model: type[Part], data: object) -> Part | None:
@@ -85,14 +90,36 @@ def _part(model: type[Part], data: object) -> Part | None:
         return None  # reported already
 
 
-def _unknown_names(spec: Mapping[str, object], brings_code: bool) -> Iterator[tuple[str, str]]:
+def _unknown_names(spec: Mapping[str, object], brings_code: bool) -> Mapping[str, str]:
+    """Return the problem at each path; empty: none."""
     env, policy = _part(EnvSpec, spec.get("env")), _part(PolicySpec, spec.get("policy"))
     collect, weights = _part(CollectSpec, spec.get("collect")), _part(WeightsSpec, spec.get("weights"))
-    if env and (message := _environment_problem(env, brings_code)):
-        yield "spec.env.id", message
-    for path, entrypoint in entrypoints(env, policy, collect, weights).items():
-        if not brings_code and (message := _failure(load, entrypoint)):
-            yield path, message
+    found = {"spec.env.id": _environment_problem(env, brings_code) if env else ""}
+    if not brings_code:
+        named = entrypoints(env, policy, collect, weights)
+        found |= {path: _failure(load, entrypoint) for path, entrypoint in named.items()}
+        if env and policy and not any(found.values()) and "spec.collect.initFn" not in named:
+            found |= _unmade(env, policy)
+    return found
+
+
+def _unmade(env: EnvSpec, policy: PolicySpec) -> Mapping[str, str]:
+    """Make an environment and its policy once. A package that this machine lacks is no problem of the job."""
+    import gymnasium
+
+    from rollfleet.envs.factory import make_one
+    from rollfleet.errors import JobInvalid
+    from rollfleet.policies.factory import make_policy
+
+    path, here = "spec.env", policy.model_copy(update={"device": "cpu"})
+    try:
+        with contextlib.closing(make_one(env)) as made:
+            path = "spec.policy"
+            make_policy(here, made.single_observation_space, made.single_action_space)
+    except JobInvalid as error:
+        if not isinstance(error.__cause__, ImportError | gymnasium.error.DependencyNotInstalled):
+            return {path: str(error)}
+    return {}
 
 
 def entrypoints(

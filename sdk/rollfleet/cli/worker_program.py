@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from functools import partial
+from logging import CRITICAL, ERROR
 from types import FrameType
 
 import torch
@@ -126,5 +127,6 @@ def _work(link: Link, job: CollectorJob, index: int, evaluation: EvaluationSpec 
 
     code, status = work(transport, made, index)
     if status.error:
-        log.error("%s %d of %s: %s", "evaluation worker" if evaluation else "worker", index, job.key, status.error)
+        how = CRITICAL if status.fatal and "\n" not in status.error else ERROR
+        log.log(how, "%s %d of %s: %s", "evaluation worker" if evaluation else "worker", index, job.key, status.error)
     return EXIT_TERMINATED if sigterm.came and code == EXIT_COMPLETE else code

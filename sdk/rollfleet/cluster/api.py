@@ -120,12 +120,14 @@ class ClusterApi:
                 raise refusal(event["object"].get("code", 0), event["object"], "watch", kind, namespace, "")
             yield event["type"], event["object"]
 
-    def logs(self, namespace: str, pod: str, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """Yield the lines of a pod's log, without their ends: the `tail` last ones, or all.
+    def logs(
+        self, namespace: str, pod: str, container: str = "", *, follow: bool = False, tail: int | None = None
+    ) -> Iterator[str]:
+        """Yield the lines of a container's log, without their ends: the `tail` last ones, or all.
 
-        With `follow`, wait for new lines until the container ends.
+        `container` empty: of the pod's only one. With `follow`, wait for new lines until the container ends.
         """
-        query = {"follow": "true" if follow else "", "tailLines": "" if tail is None else tail}
+        query = {"container": container, "follow": "true" if follow else "", "tailLines": "" if tail is None else tail}
         for line in self._lines("Pod", namespace, pod, "log", query=query, silent_s=None if follow else TIMEOUT_S):
             yield line.decode(errors="replace")
 

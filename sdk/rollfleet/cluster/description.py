@@ -70,8 +70,8 @@ class Description:
 
 
 def workers_table(shown: Sequence[Pod], pods: Iterable[Pod], now: datetime) -> Table:
-    """Build a table of the pods in `shown`. Of `pods`, all of the job, failed ones are counted as crashes."""
-    failed = Counter(pod.process for pod in pods if pod.failed)
+    """Build a table of the pods in `shown`. `pods` are all of the job: those that count as restarts are crashes."""
+    failed = Counter(pod.process for pod in pods if pod.counts)
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("worker", justify="right", no_wrap=True)
     for column in ("state", "node"):

@@ -193,6 +193,7 @@ class Jobs:
         *,
         worker: int | None = None,
         learner: bool = False,
+        container: str | None = None,
         follow: bool = False,
         tail: int | None = None,
     ) -> Iterator[LogLine]:
@@ -202,6 +203,7 @@ class Jobs:
             job: The job.
             worker: Only this worker.
             learner: Only the learner.
+            container: Another container of the pods, such as a sidecar. None: that of the worker or the learner.
             follow: Wait for new lines until the pods end.
             tail: The number of last lines of each pod. None: all.
 
@@ -222,7 +224,8 @@ class Jobs:
 
         def lines(pod: Pod) -> Iterator[LogLine]:
             try:
-                for text in self.api.logs(seen.metadata.namespace, pod.name, follow=follow, tail=tail):
+                where = (seen.metadata.namespace, pod.name, container or pod.failed_init or pod.container)
+                for text in self.api.logs(*where, follow=follow, tail=tail):
                     yield LogLine(pod.worker, text, pod.process)
             except ClusterError as error:  # the other pods' logs go on
                 yield LogLine(pod.worker, str(error), pod.process)
@@ -238,8 +241,11 @@ class Jobs:
         return self.edit(job, {"suspend": True})
 
     def resume(self, job: str) -> JobView:
-        """Start a suspended job again."""
-        return self.edit(job, {"suspend": False})
+        """Start a suspended job again. One that is complete or has failed raises `JobEnded`."""
+        seen = self.edit(job, {"suspend": False})
+        if seen.status.has_ended(seen.metadata.generation):
+            raise JobEnded(f"{seen.key} is not resumed: it is {diagnose(seen)}")
+        return seen
 
     def edit(self, job: str, spec: Mapping[str, Any]) -> JobView:
         """Change fields of a job's spec.

@@ -95,9 +95,8 @@ def reader(job: JobView) -> Manifest:
     container = {
         "name": "worker",
         "resources": {key: value for key, value in resources.items() if key != "gpu"},
-        "securityContext": pod["containers"][0].get("securityContext") or {},
         "volumeMounts": [{"name": _VOLUME, "mountPath": FOLDER, "readOnly": True}],
-    }
+    } | {key: value for key, value in pod["containers"][0].items() if key == "securityContext"}
     own = {
         "affinity": affinity | {"podAffinity": near | {_PREFERRED: [*(near.get(_PREFERRED) or []), beside]}},
         "containers": [container],

@@ -1,7 +1,7 @@
 """A replay buffer: the newest frames, for sampling."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 
+LOOK_S = 0.05  # between two looks whether a sample still waits: no frames may come any more
+
+
 class ReplayBuffer:
     """Keeps the newest `capacity` frames. Any thread may extend it while another samples.
 
@@ -27,6 +30,9 @@ class ReplayBuffer:
     Args:
         capacity: Number of frames.
         device: The device of the memory; None: that of the first frames.
+
+    Attributes:
+        must_wait: Whether `sample` waits for frames. `Collector.start(frames_per_sample=...)` sets it.
 
     Raises:
         JobInvalid: An argument cannot be used. The message names it.
@@ -46,7 +52,8 @@ class ReplayBuffer:
         self._device = None if device is None else device_of(device, "device")
         self._columns: dict[Key, Tensor] = {}
         self._held = self._next = self._written = self._drawn = 0
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self.must_wait: Callable[[], bool] = lambda: False
 
     @property
     def write_count(self) -> int:
@@ -71,7 +78,7 @@ class ReplayBuffer:
         self._write(_flat(frames))
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> "TensorDict":
-        """Draw frames uniformly, with replacement: TensorDict `[count]` with new memory.
+        """Draw frames uniformly, with replacement: TensorDict `[count]` with new memory. It may wait: `must_wait`.
 
         Raises:
             JobInvalid: The buffer is empty, or an argument cannot be used.
@@ -82,6 +89,8 @@ class ReplayBuffer:
         if generator is not None and not isinstance(generator, torch.Generator):
             raise JobInvalid(f"generator: expected a torch.Generator, got {shown(generator)}")
         with self._lock:
+            while self.must_wait():
+                self._lock.wait(LOOK_S)
             if not self._held:
                 raise JobInvalid("cannot sample from an empty replay buffer; collect first")
             self._drawn += 1
@@ -130,6 +139,7 @@ class ReplayBuffer:
             self._next = (self._next + rows) % self.capacity
             self._held = min(self._held + rows, self.capacity)
             self._written += frames
+            self._lock.notify_all()
 
     def _check(self, values: Mapping[Key, Tensor]) -> None:
         if differ := _forms(self._columns) ^ _forms(values):

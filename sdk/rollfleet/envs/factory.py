@@ -19,9 +19,9 @@ from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.envs.tensor_env import TensorVectorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv
 from rollfleet.errors import EnvironmentInvalid
-from rollfleet_api.job import Backend, EnvSpec
+from rollfleet_api.job import Backend, EnvSpec, Vectorization
 
-__all__ = ["VectorEnv", "check", "make_env"]
+__all__ = ["VectorEnv", "check", "make_env", "make_one"]
 
 Build: TypeAlias = Callable[[EnvSpec, str, Callable[..., object] | None, Mapping[str, object]], VectorEnv]
 """Builds environments from a job's `env`, the name of their source for messages, a factory that replaces an entrypoint,
@@ -78,6 +78,17 @@ def make_env(
         env.close()
         raise
     return env
+
+
+def make_one(spec: EnvSpec) -> VectorEnv:
+    """Build one environment like those of a job, stepped in this process; the whole of an entrypoint's `VectorEnv`."""
+    stepped = Vectorization.SYNC if spec.vectorization is Vectorization.ASYNC else spec.vectorization
+    try:
+        return make_env(spec.model_copy(update={"num_envs": 1, "processes": 0, "vectorization": stepped}))
+    except EnvironmentInvalid:
+        if spec.entrypoint is None or spec.num_envs == 1:
+            raise
+        return make_env(spec)  # it may make environments of this number only
 
 
 def check(env: VectorEnv, source: str) -> AutoresetMode:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pickle import PicklingError
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -10,7 +11,7 @@ from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.envs.tensor_env import TensorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv, build_torchrl, is_torchrl
-from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
+from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid, JobInvalid
 from rollfleet.system.entrypoints import load
 from rollfleet_api.job import Backend, EnvSpec, Vectorization
 from rollfleet_api.wording import nearest
@@ -103,6 +104,8 @@ def _from_factory(
     build = partial(factory, **kwargs)
     try:
         first = build()
+    except JobInvalid:
+        raise
     except Exception as exc:
         raise _failed(source, exc, spec) from exc
     if is_torchrl(first):
@@ -131,7 +134,7 @@ def _ready(env: VectorEnv, spec: EnvSpec, source: str) -> VectorEnv:
         env.close()
         raise EnvironmentInvalid(
             f"{source} returned a VectorEnv of {env.num_envs} environments, but {spec.num_envs} are asked for; "
-            f"ask for {env.num_envs}, or pass the number to the factory in its keyword arguments"
+            f"ask for {env.num_envs} (`num_envs`, in a job `numEnvs`), or pass the number to the factory in its kwargs"
         )
     if spec.wrappers:
         env.close()
@@ -153,7 +156,9 @@ def _failed(source: str, exc: Exception, spec: EnvSpec) -> EnvironmentInvalid:
         near = nearest(spec.id, gymnasium.registry)
         hint = f"did you mean {near!r}?" if near else "write 'module:Name-v0' to import the module that registers it"
         return EnvironmentInvalid(f"{source}: {exc} ({hint})")
+    hint = "Check its keyword arguments and wrappers, and that its dependencies are installed on the worker"
+    if isinstance(exc, PicklingError):  # a worker's `__main__` is not the user's program
+        hint = "If it starts a process, put the function that runs there into a module that workers can import"
     return EnvironmentInvalid(
-        f"{source} could not be built with kwargs {dict(spec.kwargs)}: {type(exc).__name__}: {exc}. "
-        "Check its keyword arguments and wrappers, and that its dependencies are installed on the worker"
+        f"{source} could not be built with kwargs {dict(spec.kwargs)}: {type(exc).__name__}: {exc}. {hint}"
     )

@@ -14,6 +14,7 @@ Step: TypeAlias = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.
 
 _INTEGERS = (int, np.integer)
 _NUMBERS = (int, float, np.integer, np.floating)
+_FLAGS = frozenset((bool, np.bool_, np.ndarray))
 
 
 class SerialVectorEnv(SyncVectorEnv):
@@ -34,19 +35,21 @@ class SerialVectorEnv(SyncVectorEnv):
         self.info_names: set[str] = set()
         super().__init__(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
         self._seen, self._acted = SpaceTree(self.single_observation_space), SpaceTree(self.single_action_space)
-        self._rows: list[Any] = self._seen.split(self._observations)
         self._shapes = [array_shape(leaf) for leaf in self._seen.leaves.values()]
         dtypes = [array_dtype(leaf) for leaf in self._seen.leaves.values()]
         self._whole = [dtype if dtype.kind in "iub" else None for dtype in dtypes]  # they do not hold each number
         self._taken = [_NUMBERS if whole is None else _INTEGERS for whole in self._whole]  # for shape []
         self._plain = self._seen.plain and self._acted.plain
+        self.write_into(self._seen.split(self._observations), self._rewards, self._terminations, self._truncations)
 
     def write_into(
         self, observations: Sequence[Array], rewards: Array, terminations: Array, truncations: Array
     ) -> None:
         """Write results into this memory from now on: observations as leaves [envs, ...], the others [envs]."""
-        self._rows, self._observations = list(observations), self._seen.join(observations)
+        self._rows: list[Any] = list(observations)
+        self._observations = self._seen.join(observations)
         self._rewards, self._terminations, self._truncations = rewards, terminations, truncations
+        self._outcomes = memoryview(rewards), memoryview(terminations), memoryview(truncations)  # None is no number
 
     def step(self, actions: Any) -> Step:
         """Step each environment. One whose episode has ended must have been reset before.
@@ -57,8 +60,7 @@ class SerialVectorEnv(SyncVectorEnv):
         """
         if not self._plain:
             return self._step_trees(actions)
-        observations: Any = self._observations
-        rewards, terminations, truncations = self._rewards, self._terminations, self._truncations
+        observations, (rewards, terminations, truncations) = self._observations, self._outcomes
         shape, whole, taken, keys = self._shapes[0], self._whole[0], self._taken[0], self.info_keys
         infos: dict[str, Any] = {}
         for i, env in enumerate(self.envs):
@@ -72,14 +74,14 @@ class SerialVectorEnv(SyncVectorEnv):
                 elif not isinstance(observation, taken):
                     observation = self._fitting(observation, i)
                 observations[i] = observation
+                if type(terminated) not in _FLAGS or type(truncated) not in _FLAGS:
+                    raise TypeError
                 rewards[i], terminations[i], truncations[i] = reward, terminated, truncated
             except (AttributeError, TypeError, ValueError):
-                observation, reward, terminated, truncated, info = self._five(outcome, i)
-                self._write(i, observation)
-                self._write_outcome(i, reward, terminated, truncated)
+                info = self._take(i, outcome)
             if keys:
                 self._keep(info, i, infos)
-        return observations, rewards, terminations, truncations, infos
+        return observations, self._rewards, self._terminations, self._truncations, infos
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -100,18 +102,11 @@ class SerialVectorEnv(SyncVectorEnv):
 
     def _step_trees(self, actions: Any) -> Step:
         leaves = self._acted.split(actions)
-        rewards, terminations, truncations = self._rewards, self._terminations, self._truncations
         infos: dict[str, Any] = {}
         for i, env in enumerate(self.envs):
             action = self._acted.join([leaf[i] for leaf in leaves])
-            observation, reward, terminated, truncated, info = self._five(env.step(action), i)
-            self._keep(info, i, infos)
-            self._write(i, observation)
-            try:
-                rewards[i], terminations[i], truncations[i] = reward, terminated, truncated
-            except (TypeError, ValueError):
-                self._write_outcome(i, reward, terminated, truncated)
-        return self._observations, rewards, terminations, truncations, infos
+            self._keep(self._take(i, env.step(action)), i, infos)
+        return self._observations, self._rewards, self._terminations, self._truncations, infos
 
     def _keep(self, info: Mapping[str, Any], i: int, infos: dict[str, Any]) -> None:
         """Put the wanted values of environment `i` into the vector's infos."""
@@ -126,10 +121,19 @@ class SerialVectorEnv(SyncVectorEnv):
                     infos[f"_{key}"] = np.zeros(self.num_envs, np.bool_)
                 infos[key][i], infos[f"_{key}"][i] = holder[name], True
 
-    def _five(self, outcome: Any, i: int) -> Any:
+    def _take(self, i: int, outcome: Any) -> Any:
+        """Write what an environment's step returned, checked. Returns its info."""
         if not (isinstance(outcome, tuple | list) and len(outcome) == 5):
             raise self._old(i, "step", "(observation, reward, terminated, truncated, info)", outcome)
-        return outcome
+        observation, reward, terminated, truncated, info = outcome
+        self._write(i, observation)
+        try:
+            if type(terminated) not in _FLAGS or type(truncated) not in _FLAGS:
+                raise TypeError
+            self._outcomes[0][i], self._outcomes[1][i], self._outcomes[2][i] = reward, terminated, truncated
+        except (TypeError, ValueError):
+            self._write_outcome(i, reward, terminated, truncated)
+        return info
 
     def _old(self, i: int, method: str, expected: str, found: object) -> EnvironmentInvalid:
         size = f" of {len(found)}" if isinstance(found, tuple) else ""
@@ -139,7 +143,11 @@ class SerialVectorEnv(SyncVectorEnv):
         )
 
     def _write(self, i: int, observation: Any) -> None:
-        for n, (rows, leaf) in enumerate(zip(self._rows, self._seen.split(observation), strict=True)):
+        try:
+            leaves = self._seen.split(observation)
+        except EnvironmentInvalid as error:
+            raise EnvironmentInvalid(f"environment {i} ({self.envs[i]}): {error}") from None
+        for n, (rows, leaf) in enumerate(zip(self._rows, leaves, strict=True)):
             single = not self._shapes[n] and isinstance(leaf, self._taken[n])
             rows[i] = leaf if single else self._fitting(leaf, i, n)
 
@@ -161,14 +169,15 @@ class SerialVectorEnv(SyncVectorEnv):
         )
 
     def _write_outcome(self, i: int, *outcome: Any) -> None:
-        """Write a reward and flags that are arrays of one number, which numpy does not take for numbers."""
-        arrays = {"reward": self._rewards, "terminated": self._terminations, "truncated": self._truncations}
-        for (name, array), value in zip(arrays.items(), outcome, strict=True):
+        """Write a reward and flags of other kinds, such as arrays of one number."""
+        for name, array, value in zip(("reward", "terminated", "truncated"), self._outcomes, outcome, strict=True):
             try:
-                array[i] = np.asarray(value).item()
-            except (TypeError, ValueError):
+                number = np.asarray(value).item()
+                array[i] = number + 0.0 if name == "reward" else {0: False, 1: True}[number]
+            except (KeyError, TypeError, ValueError):
+                wanted = "one number" if name == "reward" else "True or False"
                 raise EnvironmentInvalid(
-                    f"environment {i} ({self.envs[i]}) returned {name} {value!r}; return one number"
+                    f"environment {i} ({self.envs[i]}) returned {name} {value!r}; return {wanted}"
                 ) from None
 
 

@@ -11,6 +11,9 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from numpy.typing import NDArray
 
+from rollfleet.arguments import shown
+from rollfleet.errors import EnvironmentInvalid
+
 ArraySpace: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary
 Space: TypeAlias = gymnasium.Space[Any]
 Path: TypeAlias = tuple[str, ...]
@@ -39,7 +42,10 @@ class SpaceTree:
 
     def split(self, value: Any) -> list[Any]:
         """Return the leaves of a value in order. For a Tuple it may be a tuple or a mapping of "0", "1", ...."""
-        return [value] if self.plain else list(_split(self.space, value))
+        try:
+            return [value] if self.plain else list(_split(self.space, value))
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise EnvironmentInvalid(f"the observation {shown(value)} lacks parts of {self.space}: {error}") from None
 
     def join(self, leaves: Sequence[T]) -> Any:
         """Return a value from its leaves: the inverse of `split`."""

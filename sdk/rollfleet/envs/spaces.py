@@ -33,7 +33,7 @@ def supported(space: object, role: Literal["observation", "action"], source: str
             )
         try:
             torch.from_numpy(np.empty(0, array_dtype(leaf)))
-        except TypeError as exc:
+        except (TypeError, ValueError) as exc:
             raise EnvironmentInvalid(f"{source}: {where} has dtype {leaf.dtype}, which torch does not support") from exc
         if not all(isinstance(name, str) and name for name in path):
             raise EnvironmentInvalid(f"{source}: {where}: names in a Dict must be strings that are not empty")

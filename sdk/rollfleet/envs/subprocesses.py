@@ -31,7 +31,7 @@ _READY = b"ready"  # its answer is empty
 _RESET, _CALL = "reset", "call"
 _NUMBER_BYTES = 8  # of its call, at the start of each message and of the answer to it
 GRACE_S = 2.0
-"""Time for a process to close its environments."""
+"""Time for a process to end that died, or whose last answer was not read: its environment may hang in a step."""
 
 Maker: TypeAlias = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -66,7 +66,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         self.processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
-        self._calls = 0
+        self._calls, self._answered = 0, -1
         self.info_keys: tuple[str, ...] = ()
         first = (sample or makers[0])()
         self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
@@ -149,12 +149,12 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return tuple(value for values in answers.values() for value in values)
 
     def close(self, **_: Any) -> None:
-        """End the processes. One that needs more than `GRACE_S` is killed. May be called again."""
+        """Close the environments, and end the processes. One in mid-step has `GRACE_S`. May be called again."""
         for pipe in self._pipes:
             pipe.close()
-        until_s = time.monotonic() + GRACE_S
+        until_s = None if self._answered == self._calls else time.monotonic() + GRACE_S
         for process in self.processes:
-            process.join(max(0.0, until_s - time.monotonic()))
+            process.join(None if until_s is None else max(0.0, until_s - time.monotonic()))
         for process in self.processes:
             process.kill()
             process.join()
@@ -184,6 +184,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             error, answers[index] = pickle.loads(answer[_NUMBER_BYTES:]) if answer != number else (None, {})
             if error is not None:
                 raise error(f"{self.processes[index].name}: {answers[index]}")
+        self._answered = self._calls
         return answers
 
     def _infos(self, answers: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
@@ -197,6 +198,11 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         process = self.processes[index]
         process.join(GRACE_S)  # its pipe is closed a moment before
         how = "closed its pipe" if process.exitcode is None else f"ended: {describe_exit(process.exitcode)}"
+        if self._answered < 0 and multiprocessing.get_start_method() == "spawn":
+            how += (
+                "; where multiprocessing spawns (`import torchrl` sets it), a program makes its environments under "
+                '`if __name__ == "__main__":`'
+            )
         return EnvironmentFailed(f"{process.name} (pid {process.pid}) {how}")
 
 
@@ -230,6 +236,7 @@ def _work(makers: CloudpickleWrapper, shared: _Shared, group: slice, pipe: Conne
     """Run in a process: answer the requests from the pipe until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    multiprocessing.current_process().daemon = False  # a daemon's environments could start no processes
     number = bytes(_NUMBER_BYTES)
     try:
         env = SerialVectorEnv(makers())

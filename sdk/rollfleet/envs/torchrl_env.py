@@ -83,12 +83,20 @@ def build_torchrl(first: Any, build: Callable[[], Any], spec: EnvSpec, source: s
     if first.batch_size:
         raise EnvironmentInvalid(
             f"{source} returned environments of batch size {list(first.batch_size)}, but {spec.num_envs} are asked "
-            f"for; ask for {own}, or pass the number to the factory in its keyword arguments"
+            f"for; ask for {own} (`num_envs`, in a job `numEnvs`), or pass the number to the factory in its kwargs"
         )
-    from torchrl.envs import ParallelEnv, SerialEnv
+    from torchrl.envs import ActionMask, ParallelEnv, SerialEnv
 
-    batched = SerialEnv if spec.vectorization is Vectorization.SYNC else ParallelEnv
-    return batched(spec.num_envs, build)
+    kind: Any = SerialEnv if spec.vectorization is Vectorization.SYNC else ParallelEnv
+    masks = [each.in_keys for each in first.modules() if isinstance(each, ActionMask)]
+
+    class MaskedBatch(kind):  # type: ignore[misc]
+        def rand_action(self, tensordict: Any = None) -> Any:
+            for action, mask in masks if tensordict is not None else ():  # the single environments mask their own specs
+                self.full_action_spec[action].update_mask(tensordict.get(mask, None))
+            return super().rand_action(tensordict)
+
+    return (MaskedBatch if masks else kind)(spec.num_envs, build)
 
 
 def _close(env: Any) -> None:

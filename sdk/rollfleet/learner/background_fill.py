@@ -20,7 +20,7 @@ _LATE = "the batch under way did not come within {:g} s"
 
 
 class SampleRatio:
-    """The frames that a buffer may get for each sample, from the first one on.
+    """The frames that a buffer gets for each sample, from the first one on: each side waits for the other.
 
     Raises:
         JobInvalid: The buffer does not count samples, or the number is below 1.
@@ -34,10 +34,18 @@ class SampleRatio:
 
     def allows(self) -> bool:
         """Whether the buffer may get another batch."""
+        return self._buffer.sample_count == self._samples or self.lacks()
+
+    def lacks(self) -> bool:
+        """Whether the buffer lacks frames for the samples so far."""
         samples = self._buffer.sample_count - self._samples
         if samples and self._written < 0:
             self._written = self._buffer.write_count
-        return not samples or self._buffer.write_count - self._written < self._frames * samples
+        return bool(self._buffer.write_count - self._written < self._frames * samples)
+
+    def hold_samples(self, fills: Callable[[], bool]) -> None:
+        """Let samples wait for the frames that they lack, while `fills` returns true."""
+        self._buffer.must_wait = lambda: self.lacks() and fills()
 
 
 class BackgroundFill:
@@ -53,13 +61,16 @@ class BackgroundFill:
         """
         self._fill, self._ratio = WeakMethod(fill), ratio
         self._turn = threading.RLock()  # `call` inside `pause`
-        self._waiting: list[None] = []  # one for each call that waits: the thread that fills would retake its turn
+        # One for each call that waits, or has the turn: the thread that fills would retake it, and samples wait for it.
+        self._waiting: list[None] = []
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._raised = False
         self._thread = threading.Thread(target=self._run, name="rollfleet-filling", daemon=True)
         self._thread.start()
         atexit.register(self.leave)
+        if ratio is not None:
+            ratio.hold_samples(lambda: self.running and not self._stopping.is_set() and not self._waiting)
 
     @property
     def running(self) -> bool:
@@ -77,12 +88,12 @@ class BackgroundFill:
         try:
             if not self._turn.acquire(timeout=timeout_s):
                 raise Timeout(_LATE.format(timeout_s))
+            try:
+                yield
+            finally:
+                self._turn.release()
         finally:
             self._waiting.pop()
-        try:
-            yield
-        finally:
-            self._turn.release()
 
     def check(self, *, again: bool = True) -> None:
         """Raise the error that ended the thread, if any. Not `again`: unless it was raised before."""

@@ -13,6 +13,8 @@ from rollfleet.schemes import Layout, WeightScheme
 from rollfleet.transports.learner_side import Transport
 from rollfleet.weights.layout import State, WeightLayout
 from rollfleet.weights.models import models_of
+from rollfleet.weights.modules import complete, flags_of
+from rollfleet_api.messages import Flags
 from rollfleet_api.versions import count_of, version_of
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,8 @@ class Broadcaster:
         self._batches = math.inf  # yielded since this learner's last version for all workers
         self.lock = threading.RLock()
         self.has_policy = policy is not None and any(scheme.select(policy).values())
+        self._flags: Flags = ()  # of the next version; empty until a module is in eval mode: a factory's own stay
+        self._follow_flags(policy)
 
     def target(self, worker: int | None = None) -> int:
         """Return the newest version that was sent to this worker, None: to all workers; 0: none."""
@@ -103,7 +107,13 @@ class Broadcaster:
             )
         self.version, self._due = max(self.version, version), True
 
-    def send(self, models: Mapping[str, State] | None = None, *, workers: Collection[int] | None = None) -> int:
+    def send(
+        self,
+        models: Mapping[str, State] | None = None,
+        *,
+        workers: Collection[int] | None = None,
+        source: Any = None,
+    ) -> int:
         """Send a copy of the weights. Returns the count of its version at once, while the transport still sends.
 
         Ranks other than 0 send nothing, and return the newest version that rank 0 has sent.
@@ -111,6 +121,7 @@ class Broadcaster:
         Args:
             models: The named tensors of each model. Other models keep the weights sent last. None: the policy.
             workers: The workers that get it. None: all. Before any has gone to all, the policy does.
+            source: The policy whose `training` flags are sent; without modules: the collector's.
 
         Raises:
             WeightMismatch: Names, shapes or dtypes differ from earlier versions.
@@ -123,11 +134,12 @@ class Broadcaster:
             if not any(models.values()):
                 raise NoWeights(NOTHING)
         with self.lock:
+            if workers is not None and self._due and self.has_policy:
+                self.send()
+            self._follow_flags(source)
             return self._send(models, workers)
 
     def _send(self, models: Mapping[str, State] | None, workers: Collection[int] | None) -> int:
-        if workers is not None and self._due and self.has_policy:
-            self._send(None, None)
         version = version_of(self._session, self.version + 1)
         if not self._acts:
             self._hand_over(version, self._whole(models), None if workers is None else frozenset(workers))
@@ -145,6 +157,7 @@ class Broadcaster:
     def _hand_over(self, version: int, models: Mapping[str, State], workers: frozenset[int] | None) -> None:
         if self._layout is None:
             self._layout = self._scheme.layout(models)
+        self._layout.flags = self._flags
         if len(models) > 1:
             self._last = self._layout.snapshot(models).data
             models = self._layout.states(self._last)
@@ -181,6 +194,10 @@ class Broadcaster:
             raise NoWeights(NOTHING)
         return models
 
+    def _follow_flags(self, source: Any) -> None:
+        flags = flags_of(source) or flags_of(self._policy) or self._flags
+        self._flags = flags if self._flags or not all(flag for _, flag in flags) else ()
+
     def _load(self, models: Mapping[str, State]) -> None:
         """Load tensors into the policy, unless they are the policy's own."""
         own = self._scheme.select(self._policy)
@@ -191,3 +208,4 @@ class Broadcaster:
             if any(own[name].get(key) is not value for key, value in state.items()):
                 snapshot = layout.snapshot({name: state})
                 layout.load(snapshot.data, {name: own[name]})
+        complete(self._policy, own, self._flags)

@@ -3,7 +3,6 @@
 A job made from objects reads like any other. In place of an object it names `rollfleet.learner.construction:given`.
 """
 
-import copy
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +29,13 @@ from rollfleet.policies.lazy import initialise, initialise_as_learner
 from rollfleet.policies.random_policy import random_policy
 from rollfleet.processes.inline import InlineTransport
 from rollfleet.schemes import scheme_of
-from rollfleet.system.devices import device_of
+from rollfleet.system.devices import device_of, same_device
 from rollfleet.system.entrypoints import load
 from rollfleet.transports.hooks import HOOKS, Hooks
 from rollfleet.transports.learner_side import Transport
 from rollfleet.transports.workload import Space, Workload
+from rollfleet.weights.models import models_of
+from rollfleet.weights.modules import copy_of, unwrapped
 from rollfleet_api.job import CollectorJob, CollectorJobSpec, EnvSpec, Vectorization
 
 if TYPE_CHECKING:
@@ -44,13 +45,13 @@ STEPS_AT_ONCE = 128  # memory of a worker that collects whole trajectories
 _GIVEN = "rollfleet.learner.construction:given"
 
 
-def given(*_: object, **__: object) -> NoReturn:
-    """Stand in a job for an environment or a policy that was passed as an object.
+def given(*spaces: object, **__: object) -> NoReturn:
+    """Stand in a job for an environment, or for a policy of two spaces, that was passed as an object.
 
     Raises:
         JobInvalid: Always: the job does not hold the object.
     """
-    raise JobInvalid("this environment or policy was passed to rollfleet.Collector as an object; a job needs its name")
+    raise JobInvalid(f"the {'policy' if spaces else 'environment'} was passed as an object; a job needs its name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +82,10 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     Raises:
         JobInvalid: They contradict each other, or a value cannot be used. The message names the keyword.
     """
-    options = LearnerOptions.of(keywords)
+    options, policy = LearnerOptions.of(keywords), unwrapped(policy, compiled=False)
     inline, cluster, factory = keywords["workers"] == 0, keywords["cluster"], keywords["policy_factory"]
     check(keywords)
-    job = _job(env, keywords)
+    job = _job(env, policy, keywords)
     count = job.spec.workers
     envs = _for_each(env, count, "env")
     _check_envs(envs, job.spec, inline=inline)
@@ -121,7 +122,7 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     if cluster is not None:
         from rollfleet.learner.on_cluster import on_cluster
 
-        job, sources = on_cluster(job, env, policy, keywords, cluster)
+        job, sources = on_cluster(job, env, unwrapped(policy), keywords, cluster)
         workload = replace(workload, job=job)
     return Construction(
         workload=workload,
@@ -169,6 +170,7 @@ def start(construction: Construction, keywords: Keywords) -> tuple[Transport, Co
         start_method=keywords["start_method"],
         max_restarts_per_worker=keywords["max_restarts_per_worker"] or 0,
         quiet=keywords["quiet"],
+        close_timeout_s=keywords["close_timeout_s"],
     )
     return processes, job
 
@@ -211,7 +213,7 @@ class _Policies:
         """Whether the policy is already on the device asked for, or no device is asked for."""
         device = self.devices[0]
         return device is None or all(
-            tensor.device == device for tensor in (*self.policy.parameters(), *self.policy.buffers())
+            same_device(tensor.device, device) for tensor in (*self.policy.parameters(), *self.policy.buffers())
         )
 
     def __call__(self, worker: int, observation_space: Space, action_space: Space) -> Policy:
@@ -225,7 +227,7 @@ class _Policies:
             policy = self.policy
         else:
             initialise(self.policy, observation_space, action_space)
-            policy = copy.deepcopy(self.policy)
+            policy = copy_of(self.policy)
         if self.factories is not None and not callable(policy):
             raise PolicyInvalid(
                 f"policy_factory returned {shown(policy)}; a policy is an nn.Module or another callable"
@@ -237,9 +239,11 @@ class _Policies:
         return built
 
 
-def _job(env: Any, keywords: Keywords) -> CollectorJob:
+def _job(env: Any, policy: Any, keywords: Keywords) -> CollectorJob:
     first = env[0] if isinstance(env, list | tuple) and env else env
     values = {name: keywords[name] for name in PLACES} | {"workers": keywords["workers"] or 1}
+    if policy is None and "weights_interval" not in keywords.given:
+        values["weights_interval"] = 0  # a factory's policies act with their own weights
     values |= {name: _GIVEN for name in HOOKS if callable(values[name])}
     if (count := _envs_in(first)) is not None and "num_envs" not in keywords.given:
         values["num_envs"] = count
@@ -259,6 +263,9 @@ def _check_policy(policy: Any, keywords: Keywords) -> None:
         raise PolicyInvalid(f"policy is the class {policy.__name__}; pass an object of it, or `policy_factory=`")
     if policy is not None and not callable(policy):
         raise PolicyInvalid(f"a policy is an nn.Module or another callable, not a {type(policy).__name__}")
+    unsent = policy is not None and not isinstance(policy, nn.Module) and not any(models_of(policy).values())
+    if factory is not None and unsent and keywords["weight_scheme"] is None:
+        raise JobInvalid(f"`policy_factory`: the policy {shown(policy)} has no weights for its policies; remove it")
     if factory is not None or isinstance(policy, nn.Module):
         return
     if moves:

@@ -74,7 +74,7 @@ class Director:
             interrupts=run_state.interrupts,
             origin=run_state.origin,
             steps=self.steps,
-            own_weights=not self._weights.has_policy,
+            own_weights=not self._weights.has_policy and not self.job.spec.weights.interval,
             call=self._call,
         )
 

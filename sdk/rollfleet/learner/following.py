@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 from rollfleet.errors import JobEnded
@@ -94,13 +94,13 @@ class Follower(Gatherer):
         while True:
             self._drop_earlier_sessions()
             heads = {worker: _round_of(queue[0]) for worker, queue in self._queues.items() if queue}
-            if heads and self._members() <= heads.keys():
+            if self._members() - self._unreadable(heads) <= heads.keys() and heads:
                 break
             if self.is_over():
                 return []
             if arrival := self._next():
                 self._enqueue(arrival)
-        self._gathered = min(heads.values())
+        self._gathered, self._corrupt = min(heads.values()), Counter(self._transport.corrupt())
         return [self._queues[worker].popleft() for worker in sorted(heads) if heads[worker] == self._gathered]
 
     def _enqueue(self, arrival: Arrival) -> None:

@@ -2,9 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Collection, Set
 
-from rollfleet.errors import JobInvalid, NoWeights, Timeout, WorkerFailed
+from rollfleet.errors import JobInvalid, MessageCorrupt, NoWeights, Timeout, WorkerFailed
 from rollfleet.learner.admission import Admission, Round
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.directing import Director
@@ -18,6 +18,7 @@ from rollfleet_api.versions import count_of
 
 CHECK_WORKERS_S = 1.0  # between two checks of the workers' states
 CTRL_C_S = 0.1  # until Ctrl-C ends a wait
+OWN_WEIGHTS = "; if workers are to act with the weights of `policy.entrypoint`, give the job `weights.interval: 0`"
 IDLE = (WorkerState.STARTING, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
 
 
@@ -56,6 +57,7 @@ class Gatherer:
         self._checked_s, self._waited_s = time.monotonic(), 0.0
         self._waiting_since_s: float | None = None  # since when the learner waits for data; None: it does not
         self._round: Round | None = None  # the open one
+        self._corrupt: Counter[int] = Counter()  # what could not be read before it, by worker
         self._handed_over = False  # whether `under_way` was
         self.under_way: list[Arrival] = []
         self.interrupted = 0
@@ -150,7 +152,7 @@ class Gatherer:
             if waits and self._rank.leads and not self._weights.is_due(self.director.job.spec.weights.interval):
                 raise NoWeights(
                     f"worker {worker} waits for weights, and none were sent: call update_policy_weights_() before "
-                    f"iterating, or pass `policy=`"
+                    f"iterating, or pass `policy=`" + OWN_WEIGHTS * bool(self.director.job.spec.policy.entrypoint)
                 )
 
     def wait_for_version(self, version: int, timeout_s: float) -> None:
@@ -183,7 +185,7 @@ class Gatherer:
             missed=self.admission.missed,
             stale=self.admission.stale,
             interrupted=self.interrupted,
-            corrupt=self._transport.corrupt(),
+            corrupt=sum(self._transport.corrupt().values()),
             waited_s=self._waited(),
             waited_for_space_s=sum(worker.waited_for_space_s for worker in workers),
             waited_for_weights_s=sum(worker.waited_for_weights_s for worker in workers),
@@ -215,10 +217,10 @@ class Gatherer:
                 return []
             elif round_.fragments:
                 missing = round_.missing
-                round_.release(missing - self._members())
+                round_.release((missing - self._members()) | self._unreadable(round_.fragments))
                 if run_state.closed == run_state.round:
                     round_.release(self._idle(missing))
-            else:
+            elif not self._unreadable():
                 round_.reopen(self._members())
         fragments, late = round_.result()
         for arrival in late:
@@ -230,6 +232,7 @@ class Gatherer:
     def _open_round(self) -> Round:
         director, spec = self.director, self.director.job.spec
         director.run_state.round, director.has_opened = director.run_state.round + 1, True
+        self._corrupt = Counter(self._transport.corrupt())
         everyone, members = len(self._transport.members()), self._members()
         # A round has `framesPerBatch` frames, divided among its members. Without members, expect as many as last time.
         director.steps = spec.steps_among(everyone) if everyone else director.steps
@@ -248,6 +251,15 @@ class Gatherer:
     def _members(self) -> frozenset[int]:
         """Return the workers whose fragments come to this rank."""
         return frozenset(worker for worker in self._transport.members() if self._rank.has(worker))
+
+    def _unreadable(self, came: Collection[int] = ()) -> frozenset[int]:
+        """Return the workers whose batch for this round could not be read. If they are all, that is an error."""
+        corrupt, members = Counter(self._transport.corrupt()), self._members()
+        found = members & (corrupt - self._corrupt).keys()
+        if found and found == members and not came:
+            self._corrupt = corrupt
+            raise MessageCorrupt("no worker's batch for this round could be read; the log has the reason for each")
+        return found
 
     def _idle(self, workers: Set[int]) -> frozenset[int]:
         """Return the workers that had not begun when the round was closed: they wait for the next one."""
@@ -307,7 +319,8 @@ class Gatherer:
 
     def _dropped(self) -> int:
         """Return the number of batches that were collected, and not handed over by this rank."""
-        return self.admission.dropped + self.admission.missed + self.interrupted + self._transport.corrupt()
+        corrupt = sum(self._transport.corrupt().values())
+        return self.admission.dropped + self.admission.missed + self.interrupted + corrupt
 
     def _waited(self) -> float:
         since_s = self._waiting_since_s

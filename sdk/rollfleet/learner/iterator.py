@@ -25,7 +25,7 @@ from rollfleet_api.fields import MAX_COUNT
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import LearnerPhase
 
-SHUTDOWN_S = 3.0  # for a step, and for the batch on its way into a replay buffer
+FILL_S = 3.0  # at the end, for the batch on its way into a replay buffer
 
 
 class BatchIterator(IterableDataset[Any]):
@@ -161,7 +161,8 @@ class BatchIterator(IterableDataset[Any]):
         with self._calls.acting():
             source = one_source(policy_or_weights, weights=weights, policy=policy)
             models = named_states(source, model_id, weights_dict, select=self._weights.select)
-            version = self._weights.send(models, workers=self._membership.these(worker_ids))
+            whole = source if model_id is None else None
+            version = self._weights.send(models, workers=self._membership.these(worker_ids), source=whole)
             self._director.direct_async()
         return version
 
@@ -219,8 +220,8 @@ class BatchIterator(IterableDataset[Any]):
         type for a process: without `workers`, a policy that takes a TensorDict sets it for the learner's modules, too.
 
         Args:
-            frames_per_sample: From the first `sample` of the buffer on, collect this many frames for each of them, and
-                wait for the next one. A batch is written whole. None: collect without waiting.
+            frames_per_sample: From the first `sample` of the buffer on, collect this many frames for each of them.
+                Collecting and sampling wait for each other. A batch is written whole. None: neither waits.
 
         Raises:
             JobInvalid: The collector has no `replay_buffer`, or it does not count samples as `rollfleet.ReplayBuffer`.
@@ -351,15 +352,16 @@ class BatchIterator(IterableDataset[Any]):
 
     # --- the end ---
 
-    def shutdown(self, timeout_s: float = SHUTDOWN_S) -> None:
+    def shutdown(self, timeout_s: float | None = None) -> None:
         """Complete the job: its workers leave. Calling it twice is harmless.
 
         Raises an error that happened in the background, unless an earlier call has raised it.
 
         Args:
-            timeout_s: How long the collector's own processes have to end in order, before signals end them.
+            timeout_s: How long the collector's own processes have to end in order, before signals end them. None:
+                `close_timeout_s` of `Processes`.
         """
-        timeout_s = seconds(timeout_s, "timeout_s")
+        timeout_s = timeout_s if timeout_s is None else seconds(timeout_s, "timeout_s")
         if not self._calls.ended:
             try:
                 self._gatherer.complete()
@@ -371,12 +373,12 @@ class BatchIterator(IterableDataset[Any]):
             finally:
                 self.detach(timeout_s)
 
-    def detach(self, timeout_s: float = SHUTDOWN_S) -> None:
+    def detach(self, timeout_s: float | None = None) -> None:
         """Leave without completing the job: workers wait, and another learner may continue. Twice is harmless."""
-        timeout_s = seconds(timeout_s, "timeout_s")
+        timeout_s = timeout_s if timeout_s is None else seconds(timeout_s, "timeout_s")
         self._calls.ended = True
         if self._calls.fill:
-            self._calls.fill.leave(timeout_s)
+            self._calls.fill.leave(FILL_S if timeout_s is None else timeout_s)
         if self._close.detach():
             self._transport.close(timeout_s=timeout_s)
 

@@ -87,7 +87,10 @@ def job_of(values: Mapping[str, Any], env: Mapping[str, Any], policy: Mapping[st
         spec["evaluation"] = {**evaluation, "exploration": _chosen(evaluation["exploration"], how)}
     try:
         data = {"metadata": {"name": "collector"}, "spec": spec}
-        return CollectorJob.model_validate(data, by_alias=False, by_name=True)
+        job = CollectorJob.model_validate(data, by_alias=False, by_name=True)
+        if job.spec.uneven:
+            raise JobInvalid(f"frames_per_batch: {_Python().message(job.spec.uneven)}")
+        return job
     except ValidationError as error:
         lines = (" ".join(": ".join(each).split()) for each in worded(error, CollectorJob, _Python()))
         raise JobInvalid("; ".join(dict.fromkeys(lines))) from None

@@ -74,6 +74,7 @@ OF_PROCESSES = (
     "start_method",
     "max_restarts_per_worker",
     "quiet",
+    "close_timeout_s",
     "max_batches_ahead",
     "stragglers_threshold",
     "suspect_after_s",
@@ -106,7 +107,7 @@ def check(keywords: Keywords) -> None:
             )
         if mode == "async":
             raise JobInvalid("mode 'async' needs worker processes; write `workers=1` or more, or remove `mode`")
-    for name in ("start_method", "quiet"):
+    for name in ("start_method", "quiet", "close_timeout_s"):
         if name in given and cluster is not None:
             raise JobInvalid(f"`{name}` is about processes of this machine; remove it, or remove `cluster`")
     for name, needed in OF_MODES.items():

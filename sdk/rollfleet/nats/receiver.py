@@ -5,7 +5,7 @@ import logging
 import queue
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -45,7 +45,7 @@ class BatchReceiver:
 
     Attributes:
         corrupt: Number of messages dropped: batches that could not be read, or that a replaced worker sent after its
-            successor had begun.
+            successor had begun. By worker; -1: in no round.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class BatchReceiver:
         self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._decode, name="rollfleet-decode", daemon=True)
         self._thread.start()
-        self.corrupt = 0
+        self.corrupt: Counter[int] = Counter()
 
     def receive(self, timeout_s: float) -> Arrival | None:
         """Return the next arrival; None: none came in time. Raises an error that happened in the background."""
@@ -151,7 +151,8 @@ class BatchReceiver:
                 return
             assembled = self._add_chunk(message)
         except (WireError, MessageInvalid) as error:
-            self._count_corrupt(error)
+            name = message.subject.split(".")[-2][:5]
+            self._count_corrupt(error, int(name) if name.isdecimal() else -1)
             self._link.begin(self._link.publish(message.reply, b"+TERM"))
             assembled = None
         for identity in self._assembler.take_given_up():
@@ -255,7 +256,7 @@ class BatchReceiver:
             try:
                 arrival = self._arrival(assembled)
             except WireError as error:
-                self._count_corrupt(error)
+                self._count_corrupt(error, assembled.identity.worker)
                 self._count_received()
                 self.take(assembled.identity)
             except BaseException as error:  # raised at the learner's next call
@@ -287,6 +288,6 @@ class BatchReceiver:
             process=identity.process,
         )
 
-    def _count_corrupt(self, error: Exception | str) -> None:
-        self.corrupt += 1
+    def _count_corrupt(self, error: Exception | str, worker: int = -1) -> None:
+        self.corrupt[worker] += 1
         log.warning("dropped a message of a worker: %s", error)

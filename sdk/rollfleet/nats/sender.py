@@ -7,6 +7,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rollfleet.errors import MessageTooLarge
 from rollfleet.nats.client import Pieces
@@ -136,6 +137,7 @@ class LearnerSender:
         data = memoryview(snapshot.data.numpy().data)
         limit = self._link.client.max_payload
         manifest = manifest_of(version, snapshot.parameters, data, max_chunk_bytes=limit)
+        manifest = replace(manifest, flags=snapshot.flags)
         window = asyncio.Semaphore(max(1, WINDOW_BYTES * manifest.chunks // max(1, len(data))))
         for index, chunk in enumerate(cut(manifest, data)):
             await window.acquire()

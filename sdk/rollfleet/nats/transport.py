@@ -93,7 +93,11 @@ class NatsTransport:
             on_unavailable=lambda: link.begin(self._wait_for_consumer()),
             paused=self._receiver.full,
         )
-        self.resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
+        try:
+            self.resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
+        except BaseException:
+            self._receiver.close()
+            raise
         self._sender = LearnerSender(link, self.resumed.session)
         self._memory = BufferPool(IDLE_VERSIONS)
         running = [self._puller.run(), self._sender.run(), self._receiver.keep(), self._heartbeats.run()]
@@ -151,9 +155,9 @@ class NatsTransport:
         """The evaluations since this learner connected, by version; on rank 0."""
         return self._heartbeats.evaluations.all()
 
-    def corrupt(self) -> int:
+    def corrupt(self) -> Mapping[int, int]:
         """See `Transport`."""
-        return self._receiver.corrupt
+        return dict(self._receiver.corrupt)
 
     def close(self, *, timeout_s: float | None = None) -> None:
         """See `Transport`. Control that was given before is still sent."""

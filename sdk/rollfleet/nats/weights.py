@@ -108,7 +108,7 @@ class NatsWeightsInbox:
                 self._link.begin(insist(self.catch_up))
                 continue
             else:
-                self._newest = Weights(version=manifest.version, data=data)
+                self._newest = Weights(version=manifest.version, data=data, flags=manifest.flags)
             with self._changed:
                 self._changed.notify_all()
 

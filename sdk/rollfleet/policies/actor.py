@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from rollfleet.data.batch import ACTION, Key
 from rollfleet.data.tensor_memory import Array, as_array
+from rollfleet.data.tensor_tree import nested
 from rollfleet.envs.space_tree import Space, SpaceTree, array_dtype, array_shape, unheld
 from rollfleet.envs.spaces import action_keys, observation_keys, tensor_dtype
-from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
+from rollfleet.errors import EnvironmentInvalid, MessageCorrupt, PolicyInvalid
 from rollfleet.exploration import exploration
 from rollfleet.policies.fast_mlp import FastMlp, fast
 from rollfleet.policies.outputs import check_action, flattened, is_private, key_of, shown
@@ -46,8 +47,8 @@ class Actor:
     Attributes:
         keys: Keys of the policy's outputs, the action's leaves first; empty before the first call.
         carried_keys: Keys of values carried to the next step: leaves of the observation, then of the hidden state.
-        carried: An array [envs, ...] for each of them. The policy's input is an observation's memory; it is not written
-            again once the policy has seen it, because the policy may keep it.
+        carried: An array [envs, ...] for each of them. Observations are the policy's input, which it may keep and, in
+            `__call__`, change: record them before. They are not written again once the policy has seen them.
         device: The device of the policy's parameters.
         private_keys: Those of `carried_keys` that stay out of batches.
         reads_starts: Whether the policy reads `is_init`.
@@ -129,7 +130,7 @@ class Actor:
         if self._quick is not None:
             self._show(0, self.carried[0].copy())  # `advance` writes into it from now on
             return self()
-        return self._learn(self._call() if self._layout else self._very_first())
+        return self._learn()
 
     def idle(self) -> list[Array]:
         """Return zeros in place of the policy's outputs, then its unchanged state.
@@ -156,14 +157,16 @@ class Actor:
     def _try(self) -> None:
         """Learn the outputs by a call that leaves nothing behind."""
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            self._learn(self._very_first())
+            self._learn()
         self._forget()
 
     def _forget(self) -> None:
         if isinstance(self._special, TensorDictCall):
             self._special.forget()
 
-    def _learn(self, output: object) -> list[Array]:
+    def _learn(self) -> list[Array]:
+        self._inputs = [torch.from_numpy(array.copy()) for array in self.carried[: len(self._inputs)]]
+        output = self._call() if self._layout else self._very_first()
         flat = dict(flattened(output, self.carried_keys, self._next_keys()))
         check_action(flat, self.actions, self._num_envs)
         layout = {key: (value.dtype, tuple(value.shape)) for key, value in flat.items()}
@@ -175,6 +178,10 @@ class Actor:
                     f"{shown(key)} of the policy has shape {list(shape)}; expected [{self._num_envs}, ...]"
                 )
         self._check_next_state(layout)
+        try:
+            nested(dict.fromkeys((*self.carried_keys, *flat)))
+        except MessageCorrupt as error:
+            raise PolicyInvalid(f"a batch cannot hold what the policy returned: {error}; rename one of them") from None
         self._layout = layout
         following = self._next_keys()
         extras = (key for key in flat if key not in following and key[:1] != ACTION)
@@ -205,14 +212,7 @@ class Actor:
         else:
             flat = dict(flattened(output, self.carried_keys, self._next_keys()))
             values = [flat[key] for key in self._order]
-        return self._cast(
-            [
-                value.numpy(force=True)
-                if value.dtype is not torch.bfloat16
-                else value.view(torch.int16).numpy(force=True)
-                for value in values
-            ]
-        )
+        return self._cast([as_array(value) for value in values])
 
     def rest(self) -> list[tuple[Key, Array]]:
         """Return outputs that calls since `first` omitted, [steps, envs, ...] by key. Call it once, after the steps."""

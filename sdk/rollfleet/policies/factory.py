@@ -9,7 +9,7 @@ import gymnasium
 from torch import nn
 
 from rollfleet.arguments import shown
-from rollfleet.errors import PolicyInvalid
+from rollfleet.errors import JobInvalid, PolicyInvalid
 from rollfleet.policies.actor import Policy
 from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.lazy import initialise
@@ -79,6 +79,8 @@ def _from_entrypoint(
         raise PolicyInvalid(f"{source}: {exc}") from exc
     try:
         policy = make(*(observation_space, action_space)[: spaces_taken(make, **spec.kwargs)], **spec.kwargs)
+    except JobInvalid:
+        raise
     except Exception as exc:
         raise PolicyInvalid(
             f"{source} failed with kwargs {dict(spec.kwargs)}: {type(exc).__name__}: {exc}. It is called as "

@@ -17,6 +17,7 @@ from rollfleet.envs.spaces import observation_keys
 from rollfleet.errors import PolicyInvalid
 from rollfleet.exploration import Exploration
 from rollfleet.policies.recurrence import HiddenState
+from rollfleet.weights.modules import unwrapped
 
 
 def interacting(how: Exploration) -> AbstractContextManager[object]:
@@ -32,7 +33,7 @@ def takes_tensordict(policy: object) -> bool:
     These are TensorDictModules, and callables with one parameter that is named `tensordict` or `td`, or annotated with
     a class of TensorDicts.
     """
-    if _is_a(type(getattr(policy, "_orig_mod", policy)), "TensorDictModuleBase"):
+    if _is_a(type(unwrapped(policy)), "TensorDictModuleBase"):
         return True
     try:
         parameters = list(signature(getattr(policy, "forward", policy)).parameters.values())  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ import xxhash
 
 from rollfleet.errors import MessageTooLarge
 from rollfleet.system.shared_memory import SharedMemory
-from rollfleet_api.messages import Control, pack, unpack
+from rollfleet_api.messages import Control, Flags, pack, unpack
 
 BYTES = 1 << 16  # enough for a control message that names thousands of workers; untouched pages cost nothing
 
@@ -40,6 +40,7 @@ class WeightsLocation:
         parameters_bytes: Length of that list.
         data_at: Start of the region with its data.
         data_bytes: Length of its data.
+        flags: Its `training` flags.
     """
 
     version: int
@@ -47,6 +48,7 @@ class WeightsLocation:
     parameters_bytes: int
     data_at: int
     data_bytes: int
+    flags: Flags = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -171,7 +171,7 @@ class _InlineWorkerTransport:
         if self._layout is not None and snapshot.parameters is not self._checked:
             self._layout.check(snapshot.parameters)
             self._checked = snapshot.parameters
-        self._newest = Weights(version=version, data=snapshot.data.numpy())
+        self._newest = Weights(version=version, data=snapshot.data.numpy(), flags=snapshot.flags)
 
     def newest(self) -> Weights | None:
         return self._newest

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollfleet.arguments import shown, true_or_false, whole_number
+from rollfleet.arguments import seconds, shown, true_or_false, whole_number
 from rollfleet.errors import JobInvalid
 from rollfleet.processes.launch import START_METHODS, StartMethod
 from rollfleet.transports.hooks import HOOKS, check_hook
@@ -29,6 +29,7 @@ class Processes:
         start_method: "spawn", or "fork".
         quiet: Hide the workers' Python warnings.
         max_restarts_per_worker: Restarts of one worker before the collector raises its error. None: 0, in pods 10.
+        close_timeout_s: Seconds that workers have at the end to close their environments, before they are killed.
         suspect_after_s: Seconds in one environment step after which a worker is reported as stuck.
 
         stragglers_threshold: The fraction of workers that closes a round of mode sync; the others stop at their next
@@ -52,6 +53,7 @@ class Processes:
     start_method: StartMethod = "spawn"
     quiet: bool = True
     max_restarts_per_worker: int | None = None
+    close_timeout_s: float = 3.0
     suspect_after_s: int = 10
     stragglers_threshold: float = 1.0
     max_batches_ahead: int = 1
@@ -67,6 +69,7 @@ class Processes:
                 f"start_method is one of {', '.join(map(repr, START_METHODS))}, not {shown(self.start_method)}"
             )
         true_or_false(self.quiet, "quiet")
+        seconds(self.close_timeout_s, "close_timeout_s")
         if self.max_restarts_per_worker is not None:
             whole_number(self.max_restarts_per_worker, "max_restarts_per_worker")
         for name in HOOKS:

@@ -19,7 +19,7 @@ from rollfleet.processes.pickled_workload import pickle_workload
 from rollfleet.processes.weights import SharedWeights
 from rollfleet.processes.worker_handle import WorkerHandle
 from rollfleet.schemes import Layout
-from rollfleet.system.child_processes import ChildProcess, describe_exit, signal_group, terminate
+from rollfleet.system.child_processes import describe_exit, signal_group, terminate
 from rollfleet.system.cpus import available_cpus
 from rollfleet.system.shared_memory import SharedMemory
 from rollfleet.transports.evaluation_log import EvaluationLog
@@ -29,7 +29,6 @@ from rollfleet_api.messages import Control, Evaluation, WorkerState, WorkerStatu
 
 log = logging.getLogger(__name__)
 
-LEAVE_GRACE_S = 3.0  # for workers to close their environments
 TERMINATE_GRACE_S = 1.0
 EXIT_S = 5.0  # between the end of a connection and the end of its process
 
@@ -77,7 +76,7 @@ class Supervisor:
         }
         self._selector = selectors.DefaultSelector()
         self._changing = threading.RLock()  # held in all calls, but not while `listen` waits for messages
-        self._ending: list[ChildProcess] = []
+        self._ending: list[WorkerHandle] = []  # closed: their environments may still be closing
         self._control: Control | None = None
         self._newest: WeightsLocation | None = None  # of the versions that were meant for all workers
         self._started = 0
@@ -162,12 +161,12 @@ class Supervisor:
                 return
             for key, _ in self._selector.select(0):
                 key.data()
-            self._ending = [process for process in self._ending if process.wait(0) is None]
+            self._ending = [handle for handle in self._ending if handle.process.wait(0) is None]
 
-    def close(self, *, leave_grace_s: float = LEAVE_GRACE_S) -> None:
+    def close(self, *, leave_grace_s: float) -> None:
         """End all workers and release all memory. Closing twice is harmless, and so is closing in a forked process.
 
-        After `leave_grace_s`, in which workers may end in order, signals end them.
+        After `leave_grace_s`, in which workers may close their environments, signals end them.
         """
         if self._closed or os.getpid() != self._pid:
             return
@@ -211,7 +210,7 @@ class Supervisor:
             signal_group(handle.process, signal.SIGKILL)  # also the processes that it left behind
         code = handle.process.wait(0 if handle.ended_well else EXIT_S)
         if code is None:
-            self._ending.append(handle.process)
+            self._ending.append(handle)
         crash = handle.crash()
         self._selector.unregister(handle.connection)
         handle.close()
@@ -246,9 +245,16 @@ class Supervisor:
         until = time.monotonic() + leave_grace_s
         while any(handle.status for handle in list(self.handles.values())) and (left_s := until - time.monotonic()) > 0:
             self.listen(left_s)
-        running = self._ending + [handle.process for handle in list(self.handles.values())]
-        if not self.handles:
-            running = [process for process in running if process.wait(max(0.0, until - time.monotonic())) is None]
+        late = [handle for handle in self._ending if handle.process.wait(max(0.0, until - time.monotonic())) is None]
+        late += list(self.handles.values())
+        if named := sorted(handle.index for handle in late if handle.status):  # the others have no environments yet
+            log.warning(
+                "workers %s have not closed their environments within %g s, and are killed; more time: "
+                "Processes(close_timeout_s=...)",
+                named,
+                leave_grace_s,
+            )
+        running = [handle.process for handle in late]
         terminate(running, grace_s=TERMINATE_GRACE_S, kill_s=EXIT_S)
         for handle in list(self.handles.values()):
             handle.close()

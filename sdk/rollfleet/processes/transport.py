@@ -21,7 +21,7 @@ from rollfleet.data.batch import to_batch
 from rollfleet.errors import WireError
 from rollfleet.processes.launch import StartMethod
 from rollfleet.processes.messages import BatchReady
-from rollfleet.processes.supervisor import LEAVE_GRACE_S, Supervisor
+from rollfleet.processes.supervisor import Supervisor
 from rollfleet.processes.worker_handle import WorkerHandle
 from rollfleet.schemes import Layout
 from rollfleet.transports.learner_side import Arrival, Transport
@@ -51,6 +51,7 @@ class ProcessesTransport(Transport):
         max_restarts_per_worker: How often a worker that dies or fails is restarted, as its next incarnation, before
             that is an error.
         quiet: Ignore warnings in the workers.
+        close_timeout_s: Seconds that workers have to close their environments before signals end them.
 
     Raises:
         JobInvalid: The workload cannot be pickled.
@@ -65,16 +66,17 @@ class ProcessesTransport(Transport):
         start_method: StartMethod = "spawn",
         max_restarts_per_worker: int = 0,
         quiet: bool = True,
+        close_timeout_s: float = 3.0,
     ) -> None:
-        self._device, self._no_cuda_sync = device, no_cuda_sync
+        self._device, self._no_cuda_sync, self._close_timeout_s = device, no_cuda_sync, close_timeout_s
         self._spec = workload.job.spec
         self._memory = BufferPool(2 * self._spec.workers + 2)
-        self._corrupt = 0
+        self._corrupt: dict[int, int] = {}
         self._warned: set[int] = set()  # workers whose long step has been logged
         self._supervisor = Supervisor(workload, start_method, max_restarts=max_restarts_per_worker, quiet=quiet)
         self._evaluators: Supervisor | None = None
         self._supervisors = [self._supervisor]
-        self._close = weakref.finalize(self, _close, self._supervisors)
+        self._close = weakref.finalize(self, _close, self._supervisors, close_timeout_s)
         self._close.atexit = False  # atexit handlers run last-in first-out: this must run before multiprocessing's,
         atexit.register(self._close)  # which waits for its children
         try:
@@ -157,9 +159,9 @@ class ProcessesTransport(Transport):
             for index, status in dict(self._supervisor.statuses).items()
         }
 
-    def corrupt(self) -> int:
+    def corrupt(self) -> Mapping[int, int]:
         """See `Transport`."""
-        return self._corrupt
+        return dict(self._corrupt)
 
     def add_workers(self, count: int) -> list[int]:
         """See `Elastic`."""
@@ -176,10 +178,10 @@ class ProcessesTransport(Transport):
         self._supervisor.remove(workers)
 
     def close(self, *, timeout_s: float | None = None) -> None:
-        """See `Transport`. Returns when the workers have ended. The default is 3 s."""
+        """See `Transport`. Returns when the workers have ended. The default is `close_timeout_s`."""
         atexit.unregister(self._close)
         self._close.detach()
-        _close(self._supervisors, LEAVE_GRACE_S if timeout_s is None else timeout_s)
+        _close(self._supervisors, self._close_timeout_s if timeout_s is None else timeout_s)
 
     def _check(self) -> None:
         self._supervisor.listen(0)
@@ -205,7 +207,7 @@ class ProcessesTransport(Transport):
             if self._device is not None:
                 batch = batch.to(self._device, non_blocking=self._no_cuda_sync)
         except WireError as error:
-            self._corrupt += 1
+            self._corrupt[handle.index] = self._corrupt.get(handle.index, 0) + 1
             log.warning("dropped a batch of worker %d that could not be read: %s", handle.index, error)
             self._supervisor.take(handle.index, handle.incarnation, ready.sequence)
             return None
@@ -221,6 +223,6 @@ class ProcessesTransport(Transport):
         )
 
 
-def _close(supervisors: list[Supervisor], leave_grace_s: float = LEAVE_GRACE_S) -> None:
+def _close(supervisors: list[Supervisor], leave_grace_s: float) -> None:
     for supervisor in supervisors:
         supervisor.close(leave_grace_s=leave_grace_s)

@@ -56,7 +56,7 @@ class SharedWeights:
         nbytes = layout.total_bytes
         list_at, list_bytes = self._list(layout.parameters)
         slot = self._free_slot(nbytes, in_use)
-        layout.snapshot(models, torch.from_numpy(self._slots[slot][:nbytes]))
+        flags = layout.snapshot(models, torch.from_numpy(self._slots[slot][:nbytes])).flags
         fcntl.lockf(self.shared_memory, fcntl.LOCK_UN, 1, slot)
         return WeightsLocation(
             version=version,
@@ -64,6 +64,7 @@ class SharedWeights:
             parameters_bytes=list_bytes,
             data_at=slot,
             data_bytes=nbytes,
+            flags=flags,
         )
 
     def close(self) -> None:
@@ -122,7 +123,7 @@ class SharedWeightsInbox:
         if self._held is None:
             return None
         if self._newest is None:
-            self._newest = Weights(version=self._held.version, data=self._read(self._held))
+            self._newest = Weights(version=self._held.version, data=self._read(self._held), flags=self._held.flags)
         return self._newest
 
     def release(self) -> None:

@@ -43,7 +43,6 @@ class LockstepStepper:
         self,
         into: Storage,
         act: Callable[[], list[Array]],
-        values: list[Array],
         *,
         version: int,
         stop: Callable[[], bool] | None = None,
@@ -63,16 +62,17 @@ class LockstepStepper:
         reported = [columns[key] for key in infos.shapes] if infos is not None else []
         step, action_of, advance = env.step, actor.action_of, actor.advance
         for t in range(len(rewards)) if stop is None else _until(stop, len(rewards)):
-            if t:
-                values = act()
             first[t] = carried[0]
             for column, index in others:
                 column[t] = carried[index]
             for column, value in before:
                 column[t] = value
+            values = act()
             for column, value in zip(outputs, values, strict=False):  # the next hidden state follows the outputs
                 column[t] = value
             following, reward, terminated, truncated, info = step(action_of(values))
+            if not t:
+                check_outcome(env, (reward, terminated, truncated))
             returns += reward
             lengths += 1
             if limit:
@@ -88,7 +88,6 @@ class LockstepStepper:
                 self._end(done, info, finals, [column[t] for column in reported])
                 if not spec.reset_when_done and self._waiting.all():
                     break
-        check_outcome(env, (reward, terminated, truncated))
         return self._complete(arrays, t, finals, version)
 
     def _complete(self, arrays: dict[Any, Array], t: int, finals: FinalObservations, version: int) -> Collected:

@@ -55,7 +55,6 @@ class NextStepStepper:
         self,
         into: Storage,
         act: Callable[[], list[Array]],
-        values: list[Array],
         *,
         version: int,
         stop: Callable[[], bool] | None = None,
@@ -64,12 +63,10 @@ class NextStepStepper:
         steps, start = into.arrays[TRAJECTORY].shape[1], self._rows
         self._capacity = max(self._capacity, 2 * steps)  # if T has become less, frames that are held stay
         ragged = bool(self._context.spec.trajs_per_batch)
-        pending: list[Array] | None = values
         stopped, missing = False, steps - int(self._held.min())
         while missing > 0 and not stopped:
             for _ in range(missing):
-                self._step(pending if pending is not None else act())
-                pending = None
+                self._step(act)
                 if stop is not None and (ragged or self._held.min() > 0) and stop():
                     stopped = True
                     break
@@ -97,13 +94,14 @@ class NextStepStepper:
         self._reported = [self._arrays[key] for key in infos.shapes] if infos is not None else []
         self._outcomes = [self._arrays[key] for key in (REWARD, TERMINATED, TRUNCATED)]
 
-    def _step(self, values: list[Array]) -> None:
+    def _step(self, act: Callable[[], list[Array]]) -> None:
         env, actor, episodes, _, _, infos = self._context
         row, resetting = self._rows, self._resetting
         if row + 2 > len(self._recorded):
             self._move_to(Storage(self._layout, 2 * len(self._recorded), len(self._ids)))
         for column, value in zip(self._carried, actor.carried, strict=True):
             column[row] = value
+        values = act()
         for column, value in zip(self._outputs, values, strict=False):  # the next hidden state follows the outputs
             column[row] = value
         if STEP_COUNT in self._arrays:

@@ -279,8 +279,10 @@ class Rollout:
             stepper = self._stepper or self._allocate()
             self._storages.reverse()
             storage = self._storages[0]
-            act = self._randomly if random_actions else self._actor
-            return storage, stepper.collect(storage, act, values, version=version, stop=stop)
+            known, act = [values], self._randomly if random_actions else self._actor
+            return storage, stepper.collect(
+                storage, lambda: known.pop() if known else act(), version=version, stop=stop
+            )
 
     def _collect_whole(self, version: int, random_actions: bool, stop: Callable[[], bool] | None) -> Fragment:
         wanted, whole, stopped = self._spec.trajs_per_batch, self._whole, False

@@ -59,16 +59,20 @@ class StepContext(NamedTuple):
 
 
 def check_outcome(env: VectorEnv, outcome: Sequence[Any]) -> None:
-    """Check the shapes of rewards and flags of a step: numpy would repeat a single one for all environments.
+    """Check the rewards and flags of a step: numpy would repeat a single one, and take any value for a flag.
 
     Raises:
-        EnvironmentInvalid: One is not [envs].
+        EnvironmentInvalid: One is not [envs], rewards are not numbers, or flags are neither true nor false.
     """
     for name, value in zip(("rewards", "terminated", "truncated"), outcome, strict=True):
-        if np.shape(value) != (env.num_envs,):
+        kinds, wanted = ("biuf", "numbers") if name == "rewards" else ("b", "True or False")
+        found = np.asarray(value)
+        if found.shape != (env.num_envs,):
             raise EnvironmentInvalid(
-                f"environment {env} returned {name} of shape {list(np.shape(value))}; expected [{env.num_envs}]"
+                f"environment {env} returned {name} of shape {list(found.shape)}; expected [{env.num_envs}]"
             )
+        if found.dtype.kind not in kinds and (kinds != "b" or not np.isin(found, (0, 1)).all()):
+            raise EnvironmentInvalid(f"environment {env} returned {name} {found.tolist()}; expected {wanted}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +106,12 @@ class Stepper(Protocol):
         self,
         into: Storage,
         act: Callable[[], list[Array]],
-        values: list[Array],
         *,
         version: int,
         stop: Callable[[], bool] | None = None,
     ) -> Collected:
         """Fill a storage [envs, T]; when `stop` is true, fill as much as every environment has.
 
-        `act` calls the policy on `actor.carried`; `values` are its output for the first step. `stop` is checked between
-        steps, after at least one frame of each environment.
+        `act` calls the policy on `actor.carried`, into which the policy may write: record it before. `stop` is checked
+        between steps, after at least one frame of each environment.
         """

@@ -1,7 +1,7 @@
 """TorchRL's environments stepped by a policy, and recorded key by key as TorchRL's own collectors record them."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,11 @@ from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, VERSION, Fragm
 from rollfleet.data.tensor_tree import flatten, key_of
 from rollfleet.data.whole_trajectories import WholeTrajectories, flag_last
 from rollfleet.envs.torchrl_env import KEEPS_SEEDS, TorchRLEnv, with_transforms
-from rollfleet.errors import EnvironmentInvalid
+from rollfleet.errors import EnvironmentInvalid, JobInvalid
 from rollfleet.exploration import exploring
 from rollfleet.policies.actor import device_of_policy
 from rollfleet.policies.tensordict_call import interacting
-from rollfleet.policies.tensordict_policy import tensordict_policy
+from rollfleet.policies.tensordict_policy import check_actions, tensordict_policy
 from rollfleet.rollout.episodes import EpisodeCounts
 from rollfleet.rollout.seeding import Seeds, TorchStream
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
@@ -27,6 +27,10 @@ from rollfleet_api.collection import CollectSpec
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
+
+PlainFrames: Any = None
+with suppress(ModuleNotFoundError):  # the folder can be removed
+    from rollfleet.plain_tensors.frames import PlainFrames
 
 
 class TensorDictRollout:
@@ -72,6 +76,7 @@ class TensorDictRollout:
         self._act = tensordict_policy(policy, env.base)
         self._device = device_of_policy(policy)
         self._moves = (env.base.device or torch.device("cpu")).type != self._device.type
+        self._plain = PlainFrames and PlainFrames(self._act, "its device" if self._moves else "")
         flags = [("next", *key_of(key)) for key in env.base.done_keys]
         self._done_keys = [key for key in flags if key[-1] == "done"] or flags
         self._reward_keys = [("next", *key_of(key)) for key in env.base.reward_keys]
@@ -160,23 +165,25 @@ class TensorDictRollout:
         from tensordict import TensorDict
 
         env, carrier = self._env.base, self._first()
-        act = self._randomly if random_actions else self._called
-        step, ended, frames = env.step_and_maybe_reset, self._ended, []
+        act, ended, frames = self._randomly if random_actions else self._called, self._ended, []
         ends: list[Tensor] = []
-        for t in range(self._steps):
-            if t and stop is not None and stop():
-                break
-            frame, carrier = step(act(carrier))
-            frames.append(frame)
-            ends.append(ended(frame))  # at once: some environments write into the same flags again
-        self._carrier = carrier
-        batch: Any = TensorDict.maybe_dense_stack(frames, dim=-1)
+        batch: Any
+        if self._plain and (found := self._plain.collect(env, carrier, act, self._steps, stop, ended, random_actions)):
+            batch, ended_at, self._carrier = found
+        else:
+            for t in range(self._steps):
+                if t and stop is not None and stop():
+                    break
+                frame, carrier = env.step_and_maybe_reset(act(carrier))
+                frames.append(frame)
+                ends.append(ended(frame))  # at once: some environments write into the same flags again
+            batch, ended_at, self._carrier = TensorDict.maybe_dense_stack(frames, -1), torch.stack(ends, -1), carrier
+        ended_at = ended_at.reshape(self._num_envs, -1)
         batch = _rows(batch, batch.batch_dims - 1)
         if private := [key for key in batch.keys(True) if any(part.startswith("_") for part in key_of(key))]:
             batch = batch.exclude(*private)
         if batch.device is not None:
             batch = batch.to("cpu").clear_device_()
-        ended_at = torch.stack(ends, dim=-1).reshape(self._num_envs, len(ends))
         self._identify(batch, ended_at.numpy())
         flag_last(batch, self._last_flags)
         return batch, ended_at
@@ -204,6 +211,7 @@ class TensorDictRollout:
         """Return zeros in the form of the policy's outputs, by key, from one call."""
         with torch.random.fork_rng(devices=[]):
             shown = self._called(carrier.clone())
+        check_actions(shown, self._env.base)
         found = {key: shown.get(key, None) for key in getattr(self._act, "out_keys", ())}
         return {key: torch.zeros_like(value) for key, value in found.items() if isinstance(value, Tensor)}
 
@@ -270,7 +278,8 @@ class TensorDictRollout:
     def _explain(self, error: Exception) -> None:
         """Raise the error of TorchRL's `check_env_specs`, if an environment that never worked raised it and fails."""
         called = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
-        if self._worked or isinstance(error, EnvironmentInvalid) or TensorDictRollout._called.__code__ in called:
+        acts = {TensorDictRollout._called.__code__, getattr(PlainFrames, "ACTS", None)}
+        if self._worked or isinstance(error, JobInvalid) or acts & {*called}:
             return
         from torchrl.envs.utils import check_env_specs
 

@@ -37,6 +37,13 @@ def device_of(value: object, keyword: str) -> torch.device:
     return device
 
 
+def same_device(one: torch.device, other: torch.device) -> bool:
+    """Whether two names are those of one device: `cuda` is the current one, `cpu` the only one."""
+    current = torch.cuda.current_device() if one.type == "cuda" and torch.cuda.is_initialized() else 0
+    indices = {current if device.index is None else device.index for device in (one, other)}
+    return one.type == other.type and len(indices) == 1
+
+
 def _exists(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()

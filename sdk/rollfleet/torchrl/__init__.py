@@ -1,7 +1,7 @@
 """TorchRL's collectors, by their names and with their arguments, over Rollfleet's workers.
 
-`from torchrl.collectors import SyncDataCollector` becomes `from rollfleet.torchrl import SyncDataCollector`, and the
-program runs as before: in this process, in processes of this machine, and, with one argument more (`cluster=`, `job=`
+`from torchrl.collectors import Collector` becomes `from rollfleet.torchrl import Collector`, and the program runs as
+before: in this process, in processes of this machine, and, with one argument more (`cluster=`, `job=`
 or `nats=`), on a fleet. `python -m rollfleet.torchrl program.py` runs a program without any change.
 
 This package translates. `arguments` translates TorchRL's arguments to those of `rollfleet.Collector`, and

@@ -313,7 +313,7 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
         try:
             if self._fill is not None:
                 self._fill.leave(10.0 if timeout is None else timeout)
-            self._native.shutdown()
+            self._native.shutdown(timeout)
             self._check_fill()
         except Exception:
             if raise_on_error:

@@ -14,6 +14,7 @@ from torchrl.modules import RandomPolicy
 
 from rollfleet.errors import PolicyInvalid
 from rollfleet.policies.tensordict_policy import tensordict_policy
+from rollfleet.weights.modules import copy_of, unwrapped
 
 
 def with_spec(policy: Any, env: EnvBase, *, trusted: bool = False) -> Any:
@@ -22,7 +23,7 @@ def with_spec(policy: Any, env: EnvBase, *, trusted: bool = False) -> Any:
     Raises:
         TypeError: Its arguments are not observations of the environment, as TorchRL says it.
     """
-    if policy is None:
+    if (policy := unwrapped(policy, compiled=False)) is None:
         return RandomPolicy(env.full_action_spec)
     if isinstance(policy, RandomPolicy):
         policy.set_action_spec_from_env(env)
@@ -67,7 +68,7 @@ def without_weights(policy: Any) -> Any:
     """Return a copy of a module in CPU memory with weights of zeros, which take no space. The learner sends its own."""
     if not isinstance(policy, nn.Module):
         return policy
-    copied = copy.deepcopy(policy).to("cpu")
+    copied = copy_of(policy).to("cpu")
     with torch.no_grad():
         for tensor in copied.state_dict().values():
             tensor.zero_()

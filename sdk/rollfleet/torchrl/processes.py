@@ -61,7 +61,7 @@ class WorkersCollector(FleetCollector):
         factories = [partial(made, each, acts) for each in listed(given["policy_factory"])]
         collector = NativeCollector(
             envs,
-            self.policy,
+            self.policy if isinstance(self.policy, nn.Module) else None,
             policy_factory=partial(acting, policy, acts) if given["policy_factory"] is None else _alike(factories),
             policy_device=_alike(self.policy_device),
             device=self.storing_device[0],

@@ -44,7 +44,13 @@ def main() -> None:
     parser.add_argument("--nats", help="the address of that job's NATS server")
     parser.add_argument("program", help="the Python file")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
-    options = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    given = parser.parse_args()
+    if not Path(given.program).is_file():
+        parser.error(f"{given.program}: no such file")
+    ours = {"--gpus", *(f"--{name}" for name in vars(given) if name not in ("program", "args"))}
+    if behind := [word for word in given.args if word.partition("=")[0] in ours]:
+        print(f"{' '.join(behind)}: passed to {given.program}; write it before the program to use it", file=sys.stderr)
+    options = {name: value for name, value in vars(given).items() if value is not None}
     elsewhere.update({name: options[name] for name in ("workers", "job", "nats") if name in options})
     if written := {name: options[name] for name in Cluster.__dataclass_fields__ if name in options}:
         elsewhere["cluster"] = Cluster(**written)

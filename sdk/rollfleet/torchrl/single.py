@@ -11,6 +11,7 @@ from torch import nn
 from rollfleet.collector import Collector as NativeCollector
 from rollfleet.errors import JobInvalid
 from rollfleet.policies.tensordict_policy import tensordict_policy
+from rollfleet.system.devices import same_device
 from rollfleet.torchrl.arguments import PLACE, elsewhere
 from rollfleet.torchrl.batches import BatchShape, without_marks
 from rollfleet.torchrl.collecting import FleetCollector
@@ -67,7 +68,7 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
         self.requested_frames_per_batch = self.frames_per_batch * self.n_env
         policy = acting(self.policy, given)
         parts = [*policy.parameters(), *policy.buffers()] if isinstance(policy, nn.Module) else []
-        moves = self.policy_device is not None and any(part.device != self.policy_device for part in parts)
+        moves = any(self.policy_device and not same_device(part.device, self.policy_device) for part in parts)
         collector = NativeCollector(
             self.env,
             policy,

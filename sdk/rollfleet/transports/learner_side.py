@@ -206,9 +206,9 @@ class Transport(Protocol):
         """Set the content of the learner's heartbeat. By default it goes nowhere: only this process reads it."""
         return
 
-    def corrupt(self) -> int:
-        """Return the number of batches that could not be read so far."""
-        return 0
+    def corrupt(self) -> Mapping[int, int]:
+        """Return the number of batches that could not be read so far, by worker. A round goes on without them."""
+        return {}
 
     def close(self, *, timeout_s: float | None = None) -> None:
         """Release everything. Closing twice is harmless.

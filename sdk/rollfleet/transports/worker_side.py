@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rollfleet_api.messages import BatchMeta, Control, WorkerStatus
+from rollfleet_api.messages import BatchMeta, Control, Flags, WorkerStatus
 
 if TYPE_CHECKING:
     from rollfleet.data.batch import Fragment
@@ -22,10 +22,12 @@ class Weights:
     Attributes:
         version: Its number: a newer version has a greater one.
         data: uint8 `[total_bytes]`. The transport owns the memory.
+        flags: The `training` flags of this version: see `rollfleet.schemes.Layout`.
     """
 
     version: int
     data: NDArray[np.uint8]
+    flags: Flags = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

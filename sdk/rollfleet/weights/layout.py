@@ -5,6 +5,7 @@ A tuple of `Parameter` describes the buffer. Workers compare the learner's with 
 differs.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -16,11 +17,12 @@ from torch.nn.parameter import is_lazy
 
 from rollfleet.data.tensor_memory import copy_all
 from rollfleet.errors import WeightMismatch
+from rollfleet.weights.modules import POLICY as POLICY
+from rollfleet.weights.modules import unwrapped
 from rollfleet_api.job import Precision
-from rollfleet_api.messages import Parameter
+from rollfleet_api.messages import Flags, Parameter
 
 ALIGNMENT_BYTES = 16
-POLICY = "policy"  # the name of a policy's only model
 
 State = dict[str, Tensor]
 
@@ -30,11 +32,17 @@ _NARROWED = (torch.float32, torch.float64)
 def state_of(source: Any) -> State:
     """Return the named tensors of a module, a mapping of names to tensors, or a TensorDict. Nothing is copied.
 
+    Extra state of a module is left out, with a warning, if it is no tensor.
+
     Raises:
         WeightMismatch: The source is none of these, or holds anything but dense tensors.
     """
     if isinstance(source, nn.Module):
-        source = getattr(source, "_orig_mod", source).state_dict()  # the module inside of torch.compile's
+        source = unwrapped(source).state_dict()
+        if left := [name for name, value in source.items() if not isinstance(value, Tensor)]:
+            advice = "return a tensor from get_extra_state(), or register a buffer"
+            warnings.warn(f"{', '.join(left)}: this is no tensor, so no version has it; {advice}", stacklevel=2)
+            source = {name: value for name, value in source.items() if name not in left}
     elif hasattr(source, "flatten_keys"):  # a TensorDict, without importing tensordict
         source = dict(source.flatten_keys(".").items())
     if not isinstance(source, Mapping):
@@ -54,10 +62,12 @@ class Snapshot:
     Attributes:
         parameters: The parameters in the bytes.
         data: uint8 `[total_bytes]`, on the CPU.
+        flags: See `rollfleet.schemes.Layout`.
     """
 
     parameters: tuple[Parameter, ...]
     data: Tensor
+    flags: Flags = ()
 
 
 class WeightLayout:
@@ -90,6 +100,7 @@ class WeightLayout:
                 offset = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
                 if offset > end:
                     self._gaps.append(slice(end, offset))
+        self.flags: Flags = ()
         self.parameters = tuple(parameter for parameter, _, _ in self._entries)
         self.total_bytes = offset
         self._dtypes = {dtype for _, dtype, _ in self._entries}
@@ -109,7 +120,7 @@ class WeightLayout:
         for gap in self._gaps:
             data[gap] = 0
         copy_all(self._views(data), sources)
-        return Snapshot(self.parameters, data)
+        return Snapshot(self.parameters, data, self.flags)
 
     def load(self, data: Tensor, models: Mapping[str, State]) -> None:
         """Copy a version's bytes (uint8 `[total_bytes]`) into the models' tensors, in place.

@@ -6,7 +6,8 @@ from typing import Any
 from torch import nn
 
 from rollfleet.errors import JobInvalid, WeightMismatch
-from rollfleet.weights.layout import POLICY, State, state_of
+from rollfleet.weights.layout import State, state_of
+from rollfleet.weights.modules import sources_of
 
 
 def models_of(policy: Any) -> dict[str, State]:
@@ -18,12 +19,10 @@ def models_of(policy: Any) -> dict[str, State]:
     Raises:
         WeightMismatch: Its weights are in a form that cannot be sent.
     """
-    models = getattr(policy, "models", None)
-    if isinstance(models, Mapping | nn.ModuleDict):
-        return {_name(name): state_of(model) for name, model in models.items()}
-    if callable(policy) and not hasattr(policy, "state_dict") and not hasattr(policy, "flatten_keys"):
-        return {POLICY: {}}
-    return {POLICY: state_of(policy)}
+    return {
+        _name(name): state_of({} if callable(each) and not hasattr(each, "state_dict") else each)
+        for name, each in sources_of(policy).items()
+    }
 
 
 def one_source(policy_or_weights: Any, *, weights: Any = None, policy: Any = None) -> Any:

@@ -1,6 +1,5 @@
 """Evaluation: whole episodes on some versions of the weights. Their result is a small message, and never a batch."""
 
-import copy
 import logging
 import threading
 import time
@@ -20,9 +19,10 @@ from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.whole_episodes import WholeEpisodes
 from rollfleet.schemes import Layout
 from rollfleet.system.process_setup import generators_seeded
-from rollfleet.transports.worker_side import WorkerTransport
+from rollfleet.transports.worker_side import Weights, WorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import WeightLayout
+from rollfleet.weights.modules import complete, copy_of, flags_of
 from rollfleet.worker.worker import failure
 from rollfleet_api.job import EvaluationSpec
 from rollfleet_api.messages import Evaluation, LearnerPhase, WorkerState, WorkerStatus
@@ -51,7 +51,7 @@ class PolicyEvaluation:
             env = workload.make_env(index)
             try:
                 made = workload.make_policy(index, env.single_observation_space, env.single_action_space)
-                self._policy: Policy = copy.deepcopy(made) if isinstance(made, nn.Module) else made  # it may be shared
+                self._policy: Policy = copy_of(made) if isinstance(made, nn.Module) else made  # it may be shared
                 self._select = workload.scheme.select
                 self.layout: Layout = workload.scheme.layout(self._select(self._policy))
                 self._warn_of_noise(env)
@@ -67,7 +67,7 @@ class PolicyEvaluation:
             return
         spaces, count = (env.single_observation_space, env.single_action_space), env.num_envs
         try:
-            actor = Actor(copy.deepcopy(self._policy), spaces, count, lambda: np.zeros(count, np.int64))
+            actor = Actor(copy_of(self._policy), spaces, count, lambda: np.zeros(count, np.int64))
             seen = batch_space(spaces[0], count)
             seen.seed(0)
             with exploring(how), actor.acting():
@@ -81,16 +81,18 @@ class PolicyEvaluation:
                 "the mean or the mode if `rollfleet.exploration.exploration()` is not Exploration.RANDOM"
             )
 
-    def load(self, data: torch.Tensor) -> None:
-        """Load a version, uint8 `[layout.total_bytes]`."""
+    def load(self, version: Weights) -> None:
+        """Load a version."""
         with torch.inference_mode():  # an earlier call may have left tensors of this mode
-            self.layout.load(data, self._select(self._policy))
+            self.layout.load(torch.from_numpy(version.data), loaded := self._select(self._policy))
+            complete(self._policy, loaded, version.flags)
 
     def copy_weights(self, policy: Any) -> None:
         """Load the present weights of another policy of the same kind, exactly."""
         exact = WeightLayout(weights := self._select(policy))
         with torch.inference_mode():
-            exact.load(exact.snapshot(weights).data, self._select(self._policy))
+            exact.load(exact.snapshot(weights).data, loaded := self._select(self._policy))
+            complete(self._policy, loaded, flags_of(policy))
 
     def evaluate(self, version: int, stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
         """Run the episodes on the loaded weights. Returns None if `stop` was true before their end."""
@@ -167,7 +169,7 @@ class EvaluationWorker:
             if newest is None or self._is_over():
                 break
             evaluated = newest.version
-            self._evaluation.load(torch.from_numpy(newest.data))
+            self._evaluation.load(newest)
             if (evaluation := self._evaluation.evaluate(newest.version, self._is_over)) is not None:
                 self._transport.evaluated(evaluation)
         self._transport.report(replace(self.status, state=WorkerState.COMPLETE))

@@ -19,6 +19,7 @@ from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, TrajectoryIds
 from rollfleet.system.process_setup import seed_generators
 from rollfleet.transports.worker_side import PendingBatch, Weights, WeightsInbox, WorkerTransport
 from rollfleet.transports.workload import Workload
+from rollfleet.weights.modules import complete
 from rollfleet.worker.remote_calls import RemoteCalls
 from rollfleet_api.job import Mode
 from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, WorkerState, WorkerStatus
@@ -231,7 +232,8 @@ class Worker:
         if newest is not None:
             # A policy's call may have replaced its tensors, outside of the learner by tensors of inference mode.
             with torch.inference_mode(not self._in_learner):
-                self._layout.load(torch.from_numpy(newest.data), self._select(self.policy))
+                self._layout.load(torch.from_numpy(newest.data), loaded := self._select(self.policy))
+                complete(self.policy, loaded, newest.flags)
             self._use(newest.version)
 
     def _newer(self) -> Weights | None:

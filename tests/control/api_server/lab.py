@@ -66,6 +66,13 @@ class RunningOperator:
                 return error.code, error.read().decode()
 
 
+def beside(state: Manifest) -> Manifest:
+    """The status of a running pod whose own container has this state, and another one runs."""
+    states = {"a-sidecar": {"running": {}}, "worker": state}
+    found = {"ready": False, "restartCount": 0, "image": "worker:1", "imageID": ""}
+    return {"phase": "Running", "containerStatuses": [{"name": k, "state": v, **found} for k, v in states.items()]}
+
+
 def quick(**settings: Any) -> Settings:
     """Settings with short intervals, but without lists that would repair what a watch missed."""
     usual = {"port": 0, "refresh_s": 0.2, "status_interval_s": 0.2, "resync_s": 3600.0, "worker_image": "worker:1"}
@@ -128,7 +135,8 @@ class Lab:
         return {"ROLLFLEET_LEASE": f"{self.namespace}/{LEASE}"}
 
     def delete(self, kind: str, name: str) -> None:
-        path, body = KINDS[kind].path(self.namespace, name), {"propagationPolicy": "Background"}
+        path = KINDS[kind].path(None if kind == "Namespace" else self.namespace, name)
+        body = {"propagationPolicy": "Background"}
         self._server.request("DELETE", path, body)
 
     def read(self, kind: str, name: str, subresource: str) -> Manifest:
@@ -219,9 +227,9 @@ class Lab:
         found = [each for each in self.status(name).get("conditions", []) if each["type"] == kind]
         return found[0] if found else {}
 
-    def pod(self, index: int = 0, *, node: Any = None, **state: Any) -> Manifest:
-        """A pod of the workers, as the Job controller would make it, in this state (its `status`, in YAML's words)."""
-        run = self.run()
+    def pod(self, index: int = 0, *, role: str = "worker", node: Any = None, **state: Any) -> Manifest:
+        """A pod of a role, as the Job controller would make it, in this state (its `status`, in YAML's words)."""
+        run = self.run(role)
         template = run["spec"]["template"]
         owner = {
             "apiVersion": "batch/v1",
@@ -236,7 +244,8 @@ class Lab:
                 "metadata": {
                     "generateName": f"{run['metadata']['name']}-{index}-",
                     "labels": template["metadata"]["labels"],
-                    "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
+                    "annotations": template["metadata"]["annotations"]
+                    | {"batch.kubernetes.io/job-completion-index": str(index)},
                     "ownerReferences": [{**owner, "controller": True}],
                 },
                 "spec": {**template["spec"], "nodeName": node},

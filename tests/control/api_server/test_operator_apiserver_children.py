@@ -160,6 +160,7 @@ def test_missing_source_is_reported_and_waited_for(lab: Lab) -> None:
 
 
 REFUSED = {"spec": {"containers": [{"name": "worker", "imagePullPolicy": "Sometimes"}]}}
+UNREADABLE = {"spec": {"containers": [{"name": "worker", "env": [{"name": "A", "value": 5}]}]}}
 
 
 @pytest.mark.parametrize(
@@ -168,6 +169,7 @@ REFUSED = {"spec": {"containers": [{"name": "worker", "imagePullPolicy": "Someti
         (None, "SourceMissing", "`code`"),
         ({"spec": {"containers": "worker"}}, "TemplateInvalid", "containers"),
         (REFUSED, "Invalid", "imagePullPolicy"),
+        (UNREADABLE, "TemplateInvalid", "expected string"),
     ],
 )
 def test_job_whose_next_workers_cannot_be_made_is_scaled_suspended_and_rotated(

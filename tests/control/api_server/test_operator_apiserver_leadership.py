@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.control.api_server.lab import Lab
 from tests.control.api_server.operator_program import StartProgram
+from tests.control.chart.helm import Rendered
 from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer, wait_for
 
 from rollfleet_operator.leadership import EXIT_LOST, VALID_S
@@ -64,12 +65,25 @@ def test_a_waiting_operator_ends_on_sigterm(own_lab: Lab, start: StartProgram) -
     assert leads(own_lab, "first")
 
 
-def test_an_operator_without_its_lease_is_not_ready(own_lab: Lab, start: StartProgram) -> None:
+def test_an_operator_without_its_lease_is_not_ready_and_makes_it_by_the_charts_rights(
+    own_lab: Lab, api_server: ApiServer, rendered: Rendered, start: StartProgram
+) -> None:
     own_lab.delete("Lease", "rollfleet")
-    operator = start("first", until="/healthz")
+    api_server.grant(OTHER, own_lab.namespace, *rendered.of("Role")["rollfleet-leader"]["rules"])
+    operator = start("first", OTHER_TOKEN, until="/healthz")
     assert not operator.answers("/readyz")
-    own_lab.share_a_lease()
+    wait_for(lambda: own_lab.get("Lease", "rollfleet") and leads(own_lab, "first"))
+    own_lab.grant_everything(OTHER)
     wait_for(lambda: operator.answers("/readyz"))
+
+
+@pytest.mark.slow
+def test_a_deleted_lease_is_made_again_and_one_operator_leads(own_lab: Lab, start: StartProgram) -> None:
+    operators = {pod: start(pod) for pod in ("first", "second")}
+    own_lab.delete("Lease", "rollfleet")
+    wait_for(lambda: own_lab.get("Lease", "rollfleet") and any(leads(own_lab, pod) for pod in operators))
+    (leader,) = (pod for pod in operators if leads(own_lab, pod))
+    assert image_of_a_new_job(own_lab, "a") == operators[leader].image
 
 
 @pytest.mark.slow

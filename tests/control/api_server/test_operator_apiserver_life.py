@@ -11,6 +11,8 @@ from rollfleet_api.messages import LearnerPhase
 
 pytestmark = pytest.mark.cluster
 EVALUATION: dict[str, Any] = {"every": 10, "workers": 3}
+EXITED = {"name": "learner", "state": {"terminated": {"exitCode": 0}}, "ready": False, "restartCount": 0}
+EXITED |= {"image": "worker:1", "imageID": ""}
 RUNNING = {"phase": "Running", "containerStatuses": [{"name": "worker", "state": {"running": {}}}]}
 
 
@@ -102,6 +104,28 @@ def test_failed_job_reports_why_stops_and_is_fixed_by_an_edit(lab: Lab) -> None:
     lab.wait_condition("Failed", "NotEnded", "False")
     wait_for(lambda: lab.runs() and lab.run()["metadata"]["uid"] != failed["metadata"]["uid"])
     wait_for(lambda: lab.run("learner")["spec"].get("suspend") is False)
+
+
+def test_runs_go_with_their_namespace_whose_pods_wait_for_that(lab: Lab) -> None:
+    lab.apply(learner={"template": {}})
+    lab.run("learner")
+    pod = lab.pod(0, **crash(143, ""))["metadata"]["name"]
+    lab.patch("Pod", pod, {"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}})
+    lab.delete("Namespace", lab.namespace)
+    lab.seconds_pass(0.5)
+    assert lab.runs()  # as long as no pod is deleted
+    lab.delete("Pod", pod)
+    wait_for(lambda: not lab.runs() and not lab.runs("learner"))
+
+
+def test_learner_whose_pod_was_removed_starts_again_and_one_that_exited_does_not(lab: Lab) -> None:
+    lab.apply(learner={"template": {}})
+    first = lab.run("learner")["metadata"]["uid"]
+    lab.end_run("Complete", role="learner")  # its pod is gone
+    wait_for(lambda: lab.runs("learner") and lab.run("learner")["metadata"]["uid"] != first)
+    lab.pod(role="learner", phase="Succeeded", containerStatuses=[EXITED])
+    lab.end_run("Complete", role="learner")
+    assert lab.wait_condition("Complete", "LearnerExited")["message"] == "the learner exited with code 0 after 0 frames"
 
 
 def test_edits_of_evaluation_reach_its_workers_alone(lab: Lab) -> None:

@@ -129,6 +129,17 @@ def test_complete_job_takes_no_edits(lab: Lab) -> None:
     assert "the job is complete" in refused(lab, workers=5)
 
 
+def test_a_mapping_can_be_emptied_by_server_side_apply(lab: Lab) -> None:
+    def spec(policy: Any, quantities: Any, free: Any) -> Any:
+        resources = {"requests": quantities, "limits": quantities}
+        code = {"env": ENV | {"kwargs": free}, "policy": {"mlp": policy}, "template": free}
+        return code | {"resources": resources, "learner": {"template": free}, "suspend": True}
+
+    lab.apply(**spec({"hidden": [64, 64], "activation": "Tanh"}, {"cpu": 1}, {"spec": {"nodeName": "a"}}))
+    emptied = lab.apply(**spec({}, {}, {}))["spec"]
+    assert (emptied["policy"]["mlp"], emptied["env"]["kwargs"], emptied["template"]) == ({}, {}, {})
+
+
 def test_defaults_are_filled_in(lab: Lab) -> None:
     spec = lab.apply()["spec"]
     assert (spec["mode"], spec["failure"]["maxRestartsPerWorker"], spec["delivery"]["maxBytes"]) == ("Async", 10, "4Gi")

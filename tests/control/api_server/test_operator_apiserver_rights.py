@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
-from tests.control.api_server.lab import Lab, RunningOperator
+from tests.control.api_server.lab import Lab, RunningOperator, beside
 from tests.control.chart.helm import Helm, Rendered
 from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer, wait_for
 
@@ -93,6 +93,10 @@ def live_a_whole_life(lab: Lab) -> None:
     lab.refuse_pods('pods "x" is forbidden: exceeded quota: gpus')
     lab.wait_condition("Degraded", "QuotaExceeded")
     wait_for(lambda: ("Warning", "QuotaExceeded") in lab.events())
+    pod = lab.pod(**beside({"terminated": {"exitCode": 1}}))["metadata"]["name"]
+    wait_for(lambda: (lab.get("Pod", pod) or {})["spec"].get("activeDeadlineSeconds"))
+    lab.patch("Pod", pod, {"metadata": {"finalizers": ["example.com/kept"]}})
+    lab.delete("Pod", pod)  # the operator looks whether its namespace goes, too
     before = lab.run()["metadata"]["uid"]
     lab.apply(**job, image="a:2")
     wait_for(lambda: [run for run in lab.runs() if run["metadata"]["uid"] != before])
@@ -278,13 +282,20 @@ class TestPolicy:
     def test_the_policy_refuses_what_is_no_jobs(self, bounds: Callable[..., str], name: str) -> None:
         assert "ValidatingAdmissionPolicy" in bounds(FOREIGN[name])
 
-    def test_the_policy_refuses_pods_and_all_changes_of_them(self, bounds: Callable[..., str], own_lab: Lab) -> None:
+    def test_the_policy_refuses_pods_and_all_changes_of_them_but_their_end(
+        self, bounds: Callable[..., str], own_lab: Lab
+    ) -> None:
         spec = {"containers": [{"name": "a", "image": "a"}]}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "labels": LABELS}, "spec": spec}
         assert "ValidatingAdmissionPolicy" in bounds(pod)
         own_lab.create(pod)
         change = {"kind": "Pod", "metadata": {"finalizers": ["example.com/other"]}}
         assert "ValidatingAdmissionPolicy" in bounds(change, own_lab.namespace, method="PATCH", name="x")
+        end = {"kind": "Pod", "spec": {"activeDeadlineSeconds": 1}}
+        assert bounds(end, own_lab.namespace, method="PATCH", name="x") == ""
+        image = {"spec": {"containers": [{"name": "a", "image": "b"}]}}
+        for more in (change, image, {"metadata": {"labels": {"a": "b"}}}, {"spec": {"activeDeadlineSeconds": 2}}):
+            assert "Policy" in bounds(overlay(end, more), own_lab.namespace, method="PATCH", name="x")
 
     @pytest.mark.parametrize("owners", [[], [ANOTHER]], ids=["nobody's", "another controller's"])
     def test_the_policy_lets_an_object_of_others_alone(

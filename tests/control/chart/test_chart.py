@@ -79,6 +79,28 @@ def test_every_pod_is_restricted_and_bounded(variant: Rendered) -> None:
             assert "memory" in container["resources"]["limits"]
 
 
+def test_the_cluster_chooses_the_users_of_pods_if_the_values_say_so(helm: Helm, rendered: Rendered) -> None:
+    chosen = helm.render(fixedUser=False)
+    assert "65532" not in chosen.text
+    assert (rendered.settings().fixed_user, chosen.settings().fixed_user) == (True, False)
+
+
+@pytest.mark.parametrize("more", [{}, {"nats.enabled": False}, {"nats.tls.existingSecret": "9000"}])
+def test_names_of_digits_are_texts(helm: Helm, more: dict[str, object]) -> None:
+    values: dict[str, object] = {
+        "operator": {"namespaces": ["9001"], "priorityClassName": "9002"},
+        "serviceAccount.name": "9003",
+        "imagePullSecrets": ["9004"],
+        "nats.persistence.storageClass": "9005",
+        "nats.external": {"secret": "9006", "url": "tls://nats.example", "ca": True},
+    } | more
+    options = [f"--set-json={name}={json.dumps(value)}" for name, value in values.items()]
+    done = helm.run("template", "9007", str(helm.chart), "--namespace=9008", *options)
+    manifests = json.dumps(Rendered(done.stdout).manifests)
+    assert len(set(re.findall(r'"(900\d)"', manifests))) >= 6
+    assert re.findall(r"(?<=[ \[])900\d(?=[],}])", manifests) == [], "names as numbers"
+
+
 def test_only_the_operator_has_a_token(variant: Rendered) -> None:
     assert {name for name, pod in variant.pods() if pod["automountServiceAccountToken"]} == {"rollfleet"}
 
@@ -126,7 +148,8 @@ def test_pods_of_the_operator_share_a_lease_and_may_write_no_other(helm: Helm) -
     assert (shown.settings().lease, shown.settings().pod) == ("site/rollfleet", "of-the-pod")
     assert list(shown.of("Lease")) == ["rollfleet"]
     (rule,) = shown.of("Role")["rollfleet-leader"]["rules"]
-    assert (rule["resources"], rule["resourceNames"], rule["verbs"]) == (["leases"], ["rollfleet"], ["get", "patch"])
+    assert (rule["resources"], rule["resourceNames"]) == (["leases"], ["rollfleet"])
+    assert rule["verbs"] == ["get", "patch", "create"]
 
 
 def test_the_admission_policy_bounds_the_operator_alone(variant: Rendered) -> None:
@@ -254,7 +277,9 @@ def test_images_have_the_registry_and_the_digests_of_the_values(helm: Helm) -> N
 
 
 def test_values_reach_the_programs(helm: Helm, rendered: Rendered) -> None:
+    resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
     shown = helm.render(
+        operator__resources=resources,
         nats__maxBytesPerJob="4Gi",
         nats__maxConnections=200000,
         nats__publicUrl="tls://nats.example:4222",
@@ -262,6 +287,7 @@ def test_values_reach_the_programs(helm: Helm, rendered: Rendered) -> None:
         worker__networkPolicies=False,
     )
     assert shown.settings().network_policies is False
+    assert [each["resources"] for each in shown.pod("rollfleet-test")["containers"]] == [resources], "for quotas"
     assert shown.settings().max_bytes_per_job == 4 << 30
     assert "max_connections: 200000\n" in shown.of("ConfigMap")["rollfleet-nats"]["data"]["nats.conf"]
     assert shown.environment()["ROLLFLEET_NATS_PUBLIC_URL"] == "tls://nats.example:4222"

@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from nats.aio.client import Client
 from tests.api.job_data import job_data
 from tests.control.chart.helm import Helm, Rendered
 from tests.control.wire.jwt_nats import start_nats_server
 
+from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH
+from rollfleet_api.permissions import Role
 from rollfleet_api.quantity import parse_bytes
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.errors import NatsUnavailable
@@ -82,6 +85,22 @@ async def test_small_job_fits_in_either_storage(nats_server: Nats, helm: Helm, s
     job = parse_job(job_data({"uid": "uid-1"}, delivery={"storage": storage, "maxBytes": "256Mi"}))
     nats = NatsOnServer(NatsSettings(endpoint=nats_server.endpoint, keys=KEYS, state_bytes=state_bytes))
     await nats.provision(job)
+    await nats.close()
+
+
+async def test_programs_of_a_job_with_the_longest_names_connect(nats_server: Nats, tmp_path: Path) -> None:
+    metadata = {"name": "j" * MAX_NAME_LENGTH, "namespace": "n" * MAX_LABEL_LENGTH, "uid": "uid-1"}
+    job = parse_job(job_data(metadata, delivery={"maxBytes": "4Mi"}))
+    nats = NatsOnServer(NatsSettings(endpoint=nats_server.endpoint, keys=KEYS))
+    await nats.provision(job)
+    for role in Role:
+        (tmp_path / role).write_bytes(nats.credentials(job, role))
+        tls = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+        client = Client()
+        await client.connect(
+            nats_server.endpoint.url, tls=tls, user_credentials=str(tmp_path / role), allow_reconnect=False
+        )
+        await client.close()
     await nats.close()
 
 

@@ -92,11 +92,11 @@ class Scene:
                 "uid": f"pod-{len(self.pods)}",
                 "resourceVersion": "7",
                 "labels": run["spec"]["template"]["metadata"]["labels"],
-                "annotations": {INDEX_LABEL: str(index)},
+                "annotations": run["spec"]["template"]["metadata"]["annotations"] | {INDEX_LABEL: str(index)},
                 "ownerReferences": [{"kind": "Job", "uid": run["metadata"]["uid"]}],
                 "creationTimestamp": format_time(self.now_s - age_s),
             },
-            "spec": deepcopy(run["spec"]["template"]["spec"]),
+            "spec": {**deepcopy(run["spec"]["template"]["spec"]), "nodeName": "n"},
             "status": state,
         }
         return replace(self, pods=(*self.pods, pod))
@@ -114,6 +114,14 @@ class Scene:
         return self.pod(
             index, role=role, phase="Failed", containerStatuses=[{"name": "worker", "state": {"terminated": ended}}]
         )
+
+    def exited(
+        self, code: int = 0, *, role: Role = Role.LEARNER, phase: str = "Succeeded", beside: Any = None, **status: Any
+    ) -> "Scene":
+        """The pod of a role whose own container has exited; `beside` is the state of another one."""
+        states = {role.value: {"terminated": {"exitCode": code}}} | ({"a-sidecar": beside} if beside else {})
+        containers = [{"name": name, "state": state} for name, state in states.items()]
+        return self.pod(role=role, phase=phase, containerStatuses=containers, **status)
 
     def unplaced(self, index: int = 0, *, why: str, age_s: float = 60) -> "Scene":
         unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}

@@ -7,7 +7,7 @@ from pathlib import Path
 from rollfleet_api.diagnosis import ADVICE, UNSEEN
 from rollfleet_api.permissions import Role
 
-NO_TROUBLE = {"LearnerDone", "TotalFrames"}
+NO_TROUBLE = {"LearnerDone", "LearnerExited", "TotalFrames"}
 OF_KUBERNETES = {
     "CreateContainerConfigError",
     "CreateContainerError",

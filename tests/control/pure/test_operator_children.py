@@ -24,6 +24,14 @@ def test_children_are_deleted_with_the_job_and_do_not_delay_it() -> None:
         assert "finalizers" not in manifest["metadata"]
 
 
+def test_children_have_the_jobs_labels_and_those_of_the_operator() -> None:
+    labels = {"team": "rl", "kueue.x-k8s.io/queue-name": "gpus", names.REVISION: "mine"} | names.labels("other")
+    for which, manifest in wanted(a_job(labels=labels, learner=LEARNER)).items():
+        found = manifest["metadata"]["labels"]
+        assert found.items() >= {**labels, **names.labels("cartpole"), names.REVISION: found[names.REVISION]}.items()
+        assert (found[names.REVISION] == "mine") == (which.kind != "Job")
+
+
 def test_a_role_reads_its_address_from_the_mounted_secret(tmp_path: Any) -> None:
     for role in (Role.WORKER, Role.LEARNER):
         secret = wanted(a_job())[Ref("Secret", names.secret("cartpole", role))]

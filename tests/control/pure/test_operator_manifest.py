@@ -13,6 +13,11 @@ from rollfleet_operator.manifest import covers, digest, overlay
         ({"a": 1, "b": {"c": 2}}, {"b": {"d": 3}}, {"a": 1, "b": {"c": 2, "d": 3}}),
         ({"a": 1, "b": 2}, {"a": None}, {"b": 2}),
         ({}, {"a": {"b": None}}, {"a": {"b": None}}),
+        (
+            {"a": {"b": 1}, "securityContext": {"c": 2}},
+            {"a": {}, "securityContext": {}},
+            {"a": {"b": 1}, "securityContext": {}},
+        ),
     ],
 )
 def test_overlay(below: Any, above: Any, result: Any) -> None:

@@ -80,6 +80,7 @@ def test_scaling_changes_completions_and_parallelism_together(
 
 THEIR_TEMPLATE = {"spec": {"template": {"spec": {"hostname": "x"}}}}  # the API server refuses to write it again
 THEIR_QUEUE = {"metadata": {"labels": OTHERS}}
+SUSPEND = {"spec": {"suspend": True}}
 LEAVING = {"metadata": {"deletionTimestamp": "2026-11-21T00:00:00Z"}}
 
 
@@ -102,7 +103,8 @@ def test_run_is_left_alone(found: Scene) -> None:
 @pytest.mark.parametrize(("before", "after"), [(QUEUE, OTHERS), (QUEUE, {}), ({}, QUEUE)])
 def test_other_labels_for_a_scheduler_make_a_new_run(before: dict[str, str], after: dict[str, str]) -> None:
     first = scene(labels=before)
-    created, deleted = planned(replace(first, job=scene(labels=after).job))
+    *access, created, deleted = planned(replace(first, job=scene(labels=after).job))
+    assert {action.manifest["kind"] for action in access} == {"ServiceAccount", "Secret", "NetworkPolicy"}
     assert {key: value for key, value in created.manifest["metadata"]["labels"].items() if "kueue" in key} == after
     assert deleted == deletion(first)
 
@@ -138,6 +140,24 @@ def test_runs_of_an_ended_job_stop_and_stay_for_their_logs(stage: Stage) -> None
     assert action == Change(run_ref(before), {"spec": {"suspend": True}})
     assert planned(before.suspended(), stage) == []
     assert planned(replace(before, children=before.children[:-2]), stage) == []  # and none is created
+
+
+def test_learner_whose_pod_was_removed_starts_again() -> None:
+    before = scene(learner=LEARNER).ended("Complete", Role.LEARNER)
+    assert planned(before) == [deletion(before, Role.LEARNER)]
+    assert planned(before, Stage.COMPLETE, lingering=True) == []
+
+
+def test_pod_that_others_of_its_containers_keep_ends_with_its_own() -> None:
+    """Unless it is a worker that exited with 0, which Kubernetes would start again."""
+    beside: Any = {"phase": "Running", "beside": {"running": {}}}
+    before = scene(learner=LEARNER)
+    for code, role, ends in ((1, Role.WORKER, 1), (0, Role.WORKER, 0), (1, Role.LEARNER, 1), (0, Role.LEARNER, 1)):
+        found = before.exited(code, role=role, **beside)
+        end = Change(Ref("Pod", found.pods[0]["metadata"]["name"]), {"spec": {"activeDeadlineSeconds": 1}})
+        assert planned(found, Stage.COMPLETE, lingering=True) == [end] * ends
+    failed = before.exited(phase="Failed", reason="DeadlineExceeded")
+    assert planned(failed, Stage.COMPLETE, lingering=True) == [Change(run_ref(before, Role.LEARNER), SUSPEND)]
 
 
 def test_run_of_an_ended_job_that_a_scheduler_would_resume_is_deleted() -> None:

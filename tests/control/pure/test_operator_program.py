@@ -16,6 +16,7 @@ from rollfleet_api.kinds import KINDS
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import WATCHED, Cache
+from rollfleet_operator.errors import OperatorError
 from rollfleet_operator.leadership import Leadership
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import JobKey
@@ -159,6 +160,21 @@ async def test_reconciliation_that_hangs_is_given_up_and_tried_again(
         key = await operator.queue.take()
         await operator._reconcile(Hangs(api, operator.cache, NatsInMemory(), operator.settings), key)
     assert await take_job(operator) == KEY
+
+
+async def test_lasting_problem_of_a_job_is_logged_once_with_the_time_of_the_next_attempt(
+    lists: Lists, operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Fails(Reconciler):
+        async def reconcile(self, key: JobKey) -> ReconcileResult:
+            return ReconcileResult(0.2, OperatorError(problems.pop(0)))
+
+    problems = ["no space", "no space", "no space", "no right"]
+    async with Api(lists.connect) as api:
+        reconciler = Fails(api, operator.cache, NatsInMemory(), operator.settings)
+        while problems:
+            await operator._reconcile(reconciler, await operator.queue.take())
+    assert caplog.messages == [f"lab/cartpole: {problem}; retry in 0.2 s" for problem in ("no space", "no right")]
 
 
 async def test_operator_stops_although_a_task_loses_a_cancellation(operator: Operator) -> None:

@@ -8,8 +8,10 @@ from tests.control.pure.scene import Scene, scene
 
 from rollfleet_api.times import format_time
 from rollfleet_operator.api import Api
+from rollfleet_operator.apply import problem_of
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.cluster_reader import ClusterReader
+from rollfleet_operator.errors import ApiError
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.manifest import Manifest
 
@@ -71,6 +73,25 @@ def test_refusal_is_known_once_no_pod_has_come_for_a_while_until_one_comes(asked
     assert [asked.after(seconds) for seconds in (0, 4, 5)] == ["", "", QUOTA]
     asked.put(asked.scene.pod(0, age_s=-8))
     assert asked.after(9) == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "reason"),
+    [
+        (
+            500,
+            'failed to create typed patch object (a/b): .spec.env[name="X"].value: expected string',
+            "TemplateInvalid",
+        ),
+        (500, "failed to convert new object (a/b) to proper version: quantities must match", "TemplateInvalid"),
+        (422, "jobs.batch is forbidden: ValidatingAdmissionPolicy 'p' denied request: no label", "Forbidden"),
+        (400, 'admission webhook "w" denied the request: no label', "PodsRefused"),
+        (422, "Job.batch is invalid: spec.a: Forbidden: may not be set", "Invalid"),
+        (500, "etcdserver: request timed out", "ApiError"),
+    ],
+)
+def test_refusal_of_an_object_is_named_by_what_the_api_server_says(status: int, message: str, reason: str) -> None:
+    assert problem_of(ApiError(status, "", message)).reason == reason
 
 
 def test_job_that_waits_for_an_hour_asks_once_a_minute(asked: Asked) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.control.pure.scene import Scene, scene
 
 from rollfleet_api.messages import LearnerStatus, WorkerState
+from rollfleet_api.permissions import Role
 from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, Phase, WaitsStatus
 from rollfleet_api.times import format_time
 from rollfleet_operator.problems import Problem
@@ -86,6 +87,17 @@ def test_heartbeat_of_the_pod_before_does_not_make_the_new_one_ready() -> None:
     assert status_of(found.with_heartbeats(found.beat(0))).workers.ready == 0
 
 
+@pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_pod_whose_node_does_not_answer_is_reported_with_it(role: Role, deleted: bool) -> None:
+    unknown = [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status": "False"}]
+    found = scene(learner={"template": {}}).pod(role=role, phase="Running", conditions=unknown)
+    degraded = condition(status_of(found.deleted() if deleted else found), "Degraded")
+    who = "the learner" if role is Role.LEARNER else "worker 0"
+    assert degraded.reason == "NodeLost"
+    assert degraded.message == f"node n of {who} does not answer (Pod {found.pods[0]['metadata']['name']})"
+
+
 def test_leaving_worker_does_not_count() -> None:
     found = scene(resources={"gpu": {"count": 1}}).running(0, 1).deleted()
     now = status_of(found.with_heartbeats(found.beat(0), found.beat(1)))
@@ -157,6 +169,8 @@ def test_suspended_job_wants_no_workers_and_old_workers_that_are_leaving_count_n
         ("ImagePullBackOff", "no such image", "ImagePullFailed"),
         ("CreateContainerConfigError", "no such Secret", "ContainerRefused"),
         ("refused", 'pods "x" is forbidden: exceeded quota: gpus, requested: gpu=1', "QuotaExceeded"),
+        ("refused", 'pods "x" is forbidden: failed quota: q: must specify limits.cpu for: worker', "ResourcesMissing"),
+        ("refused", 'admission webhook "w" denied the request: a label is forbidden', "PodsRefused"),
         ("refused", 'pods "x" is forbidden: violates PodSecurity "restricted:latest"', "PodSecurityViolation"),
         ("refused", 'pods "x" is forbidden: error looking up service account', "Forbidden"),
         ("problem", "the API server refuses: jobs.batch is forbidden", "Forbidden"),
@@ -189,6 +203,13 @@ def test_crash_is_reported_with_the_last_line_of_the_log_until_the_worker_is_bac
     back = collecting(found, 0, 1)
     assert holds(status_of(back), "Degraded") == (False, "AsExpected")
     assert status_of(back).last_error == "worker 1 ended with code 1: RuntimeError: simulator lost"
+
+
+def test_crash_of_an_init_container_names_it() -> None:
+    inits = [{"name": "fetch", "state": {"terminated": {"exitCode": 2, "message": "no such bucket"}}}]
+    waits = [{"name": "worker", "state": {"waiting": {"reason": "PodInitializing"}}}]
+    now = status_of(scene().pod(1, phase="Failed", initContainerStatuses=inits, containerStatuses=waits))
+    assert condition(now, "Degraded").message == "init container `fetch` of worker 1 ended with code 2: no such bucket"
 
 
 def test_error_of_whitespace_is_none() -> None:

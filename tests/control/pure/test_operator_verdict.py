@@ -26,6 +26,13 @@ def learned(frames: int) -> LearnerStatus:
 
 
 TOTAL = scene(collect={"totalFrames": 100})
+LEARNS = scene(learner=LEARNER, collect={"totalFrames": 100}).with_heartbeats(learner=learned(21))
+DISRUPTED: Any = {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}
+LEFT = LEARNS.ended("Complete", Role.LEARNER)
+RUNS: Any = {"running": {}}
+ENDED: Any = {"terminated": {"exitCode": 1}}
+EVICTED: Any = {"reason": "Evicted", "message": 'Usage of EmptyDir volume "tmp" exceeds the limit "10Gi". '}
+REJECTED: Any = {"reason": "OutOfcpu", "message": "Pod was rejected: Node didn't have enough resource: cpu"}
 SAVES = scene(learner=LEARNER, collect={"totalFrames": 100}).ended("Complete")
 SAVES = SAVES.with_heartbeats(learner=learned(100), phase=LearnerPhase.COMPLETE)
 NO_RESTARTS = scene(failure={"maxRestartsPerWorker": 0})
@@ -45,6 +52,13 @@ NO_RESTARTS = scene(failure={"maxRestartsPerWorker": 0})
         pytest.param(TOTAL.ended("Complete"), Stage.LIVE, id="its workers exit with 0 before the last frame"),
         pytest.param(SAVES, Stage.LIVE, id="its learner's pod saves results after the last frame"),
         pytest.param(SAVES.ended("Complete", Role.LEARNER), Stage.COMPLETE, id="its learner's pod has ended"),
+        pytest.param(LEARNS.ended("Complete", Role.LEARNER).exited(), Stage.COMPLETE, id="its learner exits with 0"),
+        pytest.param(LEARNS.exited(phase="Running", beside=RUNS), Stage.COMPLETE, id="it does beside a sidecar"),
+        pytest.param(LEARNS.exited(phase="Failed", beside=ENDED), Stage.COMPLETE, id="it does, and its sidecar fails"),
+        pytest.param(LEARNS.exited(1, phase="Running", beside=RUNS), Stage.LIVE, id="it exits with 1 beside a sidecar"),
+        pytest.param(LEFT.exited().deleted(), Stage.LIVE, id="its learner exits with 0 when it is deleted"),
+        pytest.param(LEFT.exited(**DISRUPTED), Stage.LIVE, id="its learner exits with 0 when it is disrupted"),
+        pytest.param(LEFT, Stage.LIVE, id="its learner's pod is gone"),
         pytest.param(NO_RESTARTS.crashed(1, ago_s=1e6), Stage.FAILED, id="a worker without restarts crashes"),
         pytest.param(NO_RESTARTS.crashed(1, code=3), Stage.LIVE, id="a worker ends with 3"),
         pytest.param(NO_RESTARTS.crashed(1, code=4), Stage.LIVE, id="a worker ends with 4"),
@@ -93,6 +107,32 @@ def test_crashes_in_a_row_end_a_job_with_its_learner() -> None:
     found = scene(learner=LEARNER, failure={"maxRestartsPerWorker": 1}).crashed(role=Role.LEARNER, ago_s=60)
     assert found.verdict.stage is Stage.LIVE
     assert found.crashed(role=Role.LEARNER).verdict.reason == "LearnerFailed"
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (LEARNS.exited(), "the learner exited with code 0 after 21 of 100 frames"),
+        (
+            LEFT.with_heartbeats(learner=learned(21), phase=LearnerPhase.COMPLETE),
+            "the learner has completed the job after 21 of 100 frames",
+        ),
+        (SAVES.ended("Complete", Role.LEARNER), "the learner has taken all 100 frames"),
+    ],
+)
+def test_job_that_ended_by_mistake_differs_from_a_finished_one(found: Scene, message: str) -> None:
+    assert (found.verdict.stage, found.verdict.message) == (Stage.COMPLETE, message)
+
+
+def test_pods_that_their_node_refuses_or_evicts_count_as_restarts_and_disrupted_ones_do_not() -> None:
+    found = scene(failure={"maxRestartsPerWorker": 1}).pod(phase="Failed", age_s=30, **REJECTED)
+    for disrupted in range(3):
+        found = found.exited(143, role=Role.WORKER, phase="Failed", **EVICTED, **DISRUPTED)
+        assert found.verdict.stage is Stage.LIVE, disrupted
+    found = found.exited(143, role=Role.WORKER, phase="Failed", age_s=5, **EVICTED)
+    assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, "TooManyRestarts")
+    cause = 'worker 0 (Evicted): Usage of EmptyDir volume "tmp" exceeds the limit "10Gi".'
+    assert found.verdict.message == f"after 1 restarts node n ended {cause}"
 
 
 def test_crashes_before_a_failure_do_not_count_again() -> None:

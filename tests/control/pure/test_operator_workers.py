@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.control.pure.scene import scene
+from tests.control.pure.scene import a_job, scene, wanted
 
 from rollfleet_api.kubernetes_names import JOB_LABEL
 from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH, MAX_WORKER_INDEX_DIGITS
@@ -11,6 +11,7 @@ from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.errors import TemplateInvalid
 from rollfleet_operator.manifest import Manifest
+from rollfleet_operator.pods import POD_SECURITY
 
 
 def workers(**spec: Any) -> Any:
@@ -180,9 +181,17 @@ def test_name_of_a_run_is_parsed_back(role: Role) -> None:
     assert names.Workload.parse(str(name)) == name
 
 
-def test_labels_for_a_scheduler_are_passed_on_and_it_suspends() -> None:
-    run = workers(labels={"kueue.x-k8s.io/queue-name": "gpus", "kueue.x-k8s.io/priority-class": "p", "team": "rl"})
-    assert run["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
-    assert run["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] == "p"
-    assert "team" not in run["metadata"]["labels"]
-    assert "suspend" not in run["spec"]
+def test_run_of_a_queue_is_suspended_by_its_scheduler() -> None:
+    assert "suspend" not in workers(labels={"kueue.x-k8s.io/queue-name": "gpus"})["spec"]
+
+
+def test_users_of_pods_are_the_clusters_choice_by_the_settings_or_the_template() -> None:
+    def security(**settings: Any) -> Any:
+        run = next(each for which, each in wanted(job, **settings).items() if which.kind == "Job")
+        return run["spec"]["template"]["spec"]["securityContext"]
+
+    job = a_job()
+    assert security() == POD_SECURITY
+    assert security(fixed_user=False) == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    job = a_job(template={"spec": {"securityContext": {}}})
+    assert security() == {}

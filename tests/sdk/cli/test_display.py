@@ -113,6 +113,15 @@ def test_frames_per_second_follow_from_the_learners_heartbeats(watched: Watched)
     assert watch.frames_per_second == 1000.0
 
 
+def test_a_run_ends_with_the_speed_at_which_its_workers_collected(watched: Watched) -> None:
+    watched.send(LEARNER, lambda: watched.watch.learner is not None)
+    for worker in range(2):
+        done = replace(WORKER, worker=worker, state=WorkerState.COMPLETE)
+        watched.send(done, lambda done=done: watched.watch.workers[done.worker] == done)  # type: ignore[misc]
+    assert "test: 12,800 frames (2,469/s), " in _shown(watched, terminal=False)
+    assert " 2,469 frames/s " in " ".join(_shown(watched, terminal=True).split())
+
+
 def test_an_unreadable_heartbeat_is_skipped(watched: Watched, server: Server) -> None:
     for role, subject in ((Role.LEARNER, server.subjects.learner), (Role.WORKER, server.subjects.worker(0))):
         link = server.link(role)

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import re
 from typing import Any
 
 import pytest
@@ -119,14 +120,14 @@ CAUSES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "an environment without its module": (
         "learner.py",
         LEARNER.format(policy=None),
-        {"env": {"entrypoint": "nowhere:make"}},
-        "worker 0 ended: exit code 2; its last line: .*environment entrypoint 'nowhere:make': module 'nowhere'",
+        {"workers": 2, "env": {"entrypoint": "nowhere:make"}},
+        r"worker \d ended: exit code 2; its last line: .*environment entrypoint 'nowhere:make': module 'nowhere'",
     ),
     "an environment that cannot be built here": (
         "unbuilt.py",
         "def make():\n    raise OSError('no display here')\n",
-        {"env": {"entrypoint": "unbuilt:make"}, "policy": MLP},
-        "environment entrypoint 'unbuilt:make'.* OSError: no display here",
+        {"workers": 2, "env": {"entrypoint": "unbuilt:make"}, "policy": MLP},
+        r"worker \d ended: .*environment entrypoint 'unbuilt:make'.* OSError: no display here",
     ),
     "a first reset that fails": (
         "stubborn.py",
@@ -162,4 +163,6 @@ def test_what_a_restart_would_repeat_ends_the_run_at_once_with_its_cause(workpla
     program.wait_for(cause)
     assert ("Traceback" in program.output) == (name in OWN_TRACEBACK)
     assert program.output.count("its last line:") == 1
+    if name not in OWN_TRACEBACK:
+        assert len(re.findall(cause.rpartition("its last line: ")[2], program.output)) == 1
     assert "restarts" not in program.output

@@ -14,10 +14,11 @@ from rollfleet_api.address import CA
 def test_without_a_learner_batches_are_counted_until_the_total(
     workplace: Workplace, policy: dict[str, object], mode: str, version: int
 ) -> None:
-    workplace.write_job(policy=policy, mode=mode)
+    workplace.write_job(policy=policy, mode=mode, template={"metadata": {"labels": {"team": "a"}}})
     program = workplace.start("run", "job.yaml", environ={CA: "/no/such/ca.crt"})  # of another server
     assert program.wait() == 0
-    first, *_, last = program.output.splitlines()
+    first, second, *_, last = program.output.splitlines()
+    assert second.startswith("`template` is about pods: its variables, volumes and containers have no effect")
     assert first.startswith("no learner: batches are counted, and nothing is trained; to train, add `--learner ")
     assert last.startswith("test: 640 frames (")
     assert "/s), 10 batches, mean return " in last

@@ -132,13 +132,17 @@ def test_environment_that_cannot_draw_is_named(
         played(trained, gif=trained.with_suffix(".gif"))
 
 
-def test_a_checkpoint_of_a_python_collector_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_checkpoint_of_a_python_collector_is_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], compiled: bool
+) -> None:
     env = gymnasium.make("CartPole-v1")
     policy = rollfleet.ActorCritic(env.observation_space, env.action_space, hidden=(8,), activation="Relu")
     kwargs = {"max_episode_steps": 3}
     with rollfleet.Collector("CartPole-v1", policy, frames_per_batch=8, env_kwargs=kwargs) as collector:
         next(collector)
-        rollfleet.Checkpoint(tmp_path, collector, {"policy": policy}).save()
+        part = torch.compile(policy, backend="eager") if compiled else policy
+        rollfleet.Checkpoint(tmp_path, collector, {"policy": part}).save()
     played(tmp_path, episodes=1)
     assert capsys.readouterr().out.splitlines()[0] == "episode 1: return 3.0, 3 frames"
 
@@ -168,6 +172,7 @@ def env():
 
 class Best(torch.nn.Linear):
     def forward(self, observation):
+        assert not self.training
         return super().forward(observation).argmax(-1)
 
 def policy():
@@ -181,14 +186,16 @@ def test_objects_of_a_python_collector_are_named_to_play_its_checkpoint(
 ) -> None:
     (tmp_path / f"{module}.py").write_text(text)
     objects = importlib.import_module(module)
-    policy = objects.policy()
+    policy = objects.policy().eval()
     *_, bias = policy.parameters()
     bias.data.copy_(torch.tensor([0.0, 9.0]))
     with rollfleet.Collector(objects.env, policy, frames_per_batch=8) as collector:
         next(collector)
         path = rollfleet.Checkpoint(tmp_path / module, collector, {"policy": policy}).save()
-    with pytest.raises(RollfleetError, match=r"--env and --policy"):
+    with pytest.raises(RollfleetError, match=r"^the environment was passed as an object; .*--env and --policy"):
         played(path)
+    with pytest.raises(RollfleetError, match=r"^the policy was passed as an object; .*--env and --policy"):
+        played(path, make_env=f"{module}:env")
     named = {"make_env": f"{module}:env", "make_policy": f"{module}:policy", "episodes": 1}
     played(path, **named)
     assert "episode 1: return 3.0, 3 frames" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -21,6 +22,21 @@ spec:
   env: {id: CartPole-v1}
   policy: {mlp: {}}
   collect: {framesPerBatch: 64}
+"""
+
+MADE = """\
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv as Own
+from rollfleet import ActorCritic
+
+def make(observations, actions, *, width=8):
+    return ActorCritic(observations, actions, hidden=[width])
+
+def eight():
+    return gymnasium.make_vec("CartPole-v1", num_envs=8)
+
+def lacking():
+    import no_such_simulator
 """
 
 
@@ -73,6 +89,19 @@ def test_an_unknown_environment_is_reported_with_the_nearest_name(env_id: str, m
     assert message in out
 
 
+def test_templates_have_the_types_of_kubernetes() -> None:
+    workers = "spec: {nodeSelectors: {}, volumes: [{name: a, emptyDir: {sizeLimit: 5}}]}"
+    learner = "spec: {containers: [{name: a, env: [{name: A, value: 5}], resources: {limits: {cpu: 4}}}]}"
+    code, out = run("-", stdin=f"{JOB}  template: {{{workers}}}\n  learner:\n    template: {{{learner}}}\n")
+    assert code == 1
+    assert out.splitlines() == [
+        "standard input:8: spec.template.spec.nodeSelectors: unknown field `nodeSelectors`; "
+        "did you mean `nodeSelector`?",
+        "standard input:10: spec.learner.template.spec.containers[0].env[0].value: expected text, got 5; "
+        'write it in quotes: "5"',
+    ]
+
+
 def test_before_a_run_an_id_passes_without_a_version_or_of_envpool_or_if_a_module_may_register_it_later() -> None:
     wrapped = "wrappers: [{entrypoint: 'envs:Wrap'}]"
     for env in ("id: CartPole", "id: 'envs:Foo-v0'", f"id: Foo-v0, {wrapped}", "id: Pong-v5, backend: EnvPool"):
@@ -93,7 +122,7 @@ def test_an_unknown_environment_is_reported_beside_other_problems() -> None:
 def test_entrypoint_is_imported_from_beside_the_file(tmp_path: Path, file: str) -> None:
     for folder, name in (("a", "make"), ("b", "build")):
         (tmp_path / folder / file).parent.mkdir(parents=True)
-        (tmp_path / folder / file).write_text(f"def {name}(): ...\nSIZE = 3\n")
+        (tmp_path / folder / file).write_text(f"from gymnasium.envs.classic_control import CartPoleEnv as {name}\n")
         (tmp_path / folder / "job.yaml").write_text(with_env("{entrypoint: 'validated_envs:make'}"))
     code, out = run(tmp_path / "a" / "job.yaml", tmp_path / "b" / "job.yaml")
     assert code == 1
@@ -124,6 +153,24 @@ def test_an_unusable_name_of_code_is_reported(tmp_path: Path, field: str, name: 
     code, out = run(tmp_path / "job.yaml")
     assert code == 1
     assert f"spec.{field}: {message}" in out
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ({"env": {"id": "CartPole-v1", "kwargs": {"suton": 1}}}, r":\d+: spec\.env: environment .*: .*'suton'"),
+        ({"env": {"entrypoint": "made:Own", "kwargs": {"suton": 1}, "numEnvs": 4}}, r":\d+: spec\.env: .*'suton'"),
+        ({"policy": {"entrypoint": "made:make", "kwargs": {"wide": 1}}}, r":\d+: spec\.policy: .*'wide'"),
+        ({"policy": {"entrypoint": "made:make", "device": "cuda"}}, ":1: cartpole is valid"),
+        ({"env": {"entrypoint": "made:eight", "numEnvs": 8}}, ":1: cartpole is valid"),
+        ({"env": {"entrypoint": "made:lacking"}}, ":1: cartpole is valid"),
+    ],
+)
+def test_environment_and_policy_are_made_once(tmp_path: Path, field: dict[str, object], expected: str) -> None:
+    """A misspelt keyword argument was valid. What a package of the workers makes is not known here."""
+    (tmp_path / "made.py").write_text(MADE)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job_data({"name": "cartpole"}, **field)))
+    assert re.fullmatch(f"{tmp_path}/job.yaml{expected}.*\n", run(tmp_path / "job.yaml")[1])
 
 
 @pytest.mark.parametrize("brings", ["source: {configMap: my-code}", "image: my-org/my-worker:1.0"])

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import trustme
 
 Logs = dict[str, "Queue[str | None]"]
-"""The lines of each pod, by its name; None ends the log."""
+"""The lines of each pod, by its name, or of `pod/container`; None ends the log."""
 
 
 @contextmanager
@@ -22,11 +22,12 @@ def serving(logs: Logs) -> Iterator[int]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            pod = urlsplit(self.path).path.split("/")[3]  # /containerLogs/NAMESPACE/POD/CONTAINER
+            pod, container = urlsplit(self.path).path.split("/")[3:]  # /containerLogs/NAMESPACE/POD/CONTAINER
+            lines = logs.get(f"{pod}/{container}") or logs[pod]
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            while (line := logs[pod].get()) is not None:
+            while (line := lines.get()) is not None:
                 data = f"{line}\n".encode()
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
             self.wfile.write(b"0\r\n\r\n")

@@ -9,6 +9,8 @@ from kubernetes.client import CoreV1Api, CustomObjectsApi
 from kubernetes.config import new_client_from_config
 from kubernetes.dynamic import DynamicClient
 
+from rollfleet_api.kubernetes_names import CONTAINER
+
 GROUP = ("rollfleet.dev", "v1alpha1")
 RBAC = "rbac.authorization.k8s.io"
 NOW = "2026-11-21T12:00:00Z"
@@ -49,13 +51,13 @@ class Namespace:
         body = {"status": {"observedGeneration": 1, **status}}
         self._custom.patch_namespaced_custom_object_status(*GROUP, self.name, "collectorjobs", job, body)
 
-    def pod(self, index: int | None, *, job: str = "cartpole", **status: Any) -> str:
+    def pod(self, index: int | None, *, job: str = "cartpole", beside: Sequence[str] = (), **status: Any) -> str:
         """Create the pod of a worker, or of the learner, and report its status. Return its name."""
         labels = {"rollfleet.dev/job": job, "rollfleet.dev/role": "learner" if index is None else "worker"}
         node, worker = f"node-{'learner' if index is None else index}", {"name": "worker", "image": "worker:1"}
-        annotations = {"batch.kubernetes.io/job-completion-index": str(index or 0)}
+        annotations = {"batch.kubernetes.io/job-completion-index": str(index or 0), CONTAINER: "worker"}
         metadata = {"generateName": f"{job}-", "labels": labels, "annotations": annotations}
-        spec = {"nodeName": node, "containers": [worker]}
+        spec = {"nodeName": node, "containers": [*({**worker, "name": name} for name in beside), worker]}
         created = self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
         name = str(created["metadata"]["name"])
         self._core.patch_namespaced_pod_status(name, self.name, {"status": {"phase": "Running", **status}})

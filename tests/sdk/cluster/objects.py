@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
+from rollfleet_api.kubernetes_names import CONTAINER
 from rollfleet_api.pods import Pod
 from rollfleet_api.views import EventView, JobView
 
@@ -33,12 +34,20 @@ def job(name: str = "cartpole", *, generation: int = 1, **status: Any) -> JobVie
     )
 
 
-def pod(index: int | None = 0, *, role: str = "worker", age_s: float = 60, node: str = "node-1", **status: Any) -> Pod:
+def pod(
+    index: int | None = 0,
+    *,
+    role: str = "worker",
+    age_s: float = 60,
+    node: str = "node-1",
+    scheduler: str = "default-scheduler",
+    **status: Any,
+) -> Pod:
     named = {"name": f"pod-{index}-{age_s:g}", "uid": f"{index}-{age_s:g}", "creationTimestamp": ago(age_s)}
     labels = {"rollfleet.dev/role": "learner" if index is None else role}
-    annotations = {"batch.kubernetes.io/job-completion-index": str(index or 0)}
+    annotations = {"batch.kubernetes.io/job-completion-index": str(index or 0), CONTAINER: "worker"}
     metadata = named | {"labels": labels, "annotations": annotations}
-    return Pod.parse({"metadata": metadata, "spec": {"nodeName": node}, "status": status})
+    return Pod.parse({"metadata": metadata, "spec": {"nodeName": node, "schedulerName": scheduler}, "status": status})
 
 
 def crash(index: int, code: int, message: str, *, age_s: float) -> Pod:

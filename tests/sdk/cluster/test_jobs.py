@@ -57,6 +57,9 @@ def test_scale_suspend_resume_edit_and_delete_change_the_job(jobs: Jobs, namespa
         jobs.edit("cartpole", {"collect": {"totlFrames": 640}})
     with pytest.raises(JobInvalid, match="workers: must be at least 1"):
         jobs.scale("cartpole", 0)
+    namespace.report(phase="Complete", conditions=[condition("Complete", "LearnerDone")])
+    with pytest.raises(JobEnded, match=r"cartpole is not resumed: it is Complete \(LearnerDone\)"):
+        jobs.resume("cartpole")
     jobs.delete("cartpole")
     for call in (jobs.get, jobs.describe, jobs.suspend, jobs.delete, jobs.events, jobs.wait):
         with pytest.raises(JobNotFound, match=f"no job {namespace.name}/cartpole"):
@@ -141,6 +144,20 @@ def test_logs_are_those_of_the_chosen_pods(jobs: Jobs, namespace: Namespace) -> 
         assert len(list(followed)) == 3
 
 
+def test_log_of_a_pod_is_that_of_its_own_container_unless_another_is_named(jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    pod = namespace.pod(0, beside=["a-sidecar"])
+    lines: dict[str, Queue[str | None]] = {f"{pod}/{name}": Queue() for name in ("worker", "a-sidecar")}
+    for name, queue in lines.items():
+        queue.put(f"of {name.rpartition('/')[2]}")
+        queue.put(None)
+    with serving(lines) as port:
+        namespace.node("node-0", port)
+        assert [each.text for each in jobs.logs("cartpole")] == ["of worker"]
+        assert [each.text for each in jobs.logs("cartpole", container="a-sidecar")] == ["of a-sidecar"]
+        assert "container x is not valid for pod" in next(jobs.logs("cartpole", container="x")).text
+
+
 def test_followed_logs_that_are_left_are_read_no_further(jobs: Jobs, namespace: Namespace) -> None:
     jobs.submit(JOB)
     pods = [namespace.pod(index) for index in (0, 1)]
@@ -175,6 +192,15 @@ def test_an_unreadable_log_does_not_end_those_of_other_pods(jobs: Jobs, namespac
         unreadable, readable = sorted(map(str, jobs.logs("cartpole")))
     assert unreadable.startswith("[worker 0] ")
     assert readable == "[worker 1] one"
+
+
+def test_log_of_a_failed_init_container_is_the_log_of_its_pod(jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    failed = {"terminated": {"exitCode": 2}}
+    init = {"name": "fetch", "state": failed, "ready": False, "restartCount": 0, "image": "a", "imageID": ""}
+    pod = namespace.pod(0, phase="Failed", initContainerStatuses=[init])
+    (line,) = jobs.logs("cartpole")
+    assert str(line) == f"[worker 0] container fetch is not valid for pod {pod}"  # no kubelet has run it
 
 
 def test_logs_of_pods_that_have_not_started_say_why(jobs: Jobs, namespace: Namespace) -> None:

@@ -1,5 +1,7 @@
 """Environments built from a job's `env`."""
 
+import multiprocessing
+
 import gymnasium
 import numpy as np
 import pytest
@@ -41,6 +43,11 @@ NOT_CALLABLE = 3
 
 def fails() -> AnyEnv:
     raise RuntimeError("no licence")
+
+
+def spawns() -> AnyEnv:
+    multiprocessing.get_context("spawn").Process(target=type("Unknown", (), {})).start()
+    return pole()
 
 
 def not_an_env() -> int:
@@ -93,11 +100,12 @@ def test_a_native_entrypoint_gets_the_number_of_environments() -> None:
         ({"entrypoint": "no_such_module:make"}, "'no_such_module:make'.*was not found; install it"),
         ({"entrypoint": "gymnasium:nothing"}, "module 'gymnasium' has no 'nothing'"),
         ({"entrypoint": f"{__name__}:NOT_CALLABLE"}, "is a int; name a function or class"),
+        ({"entrypoint": f"{__name__}:spawns"}, "could not be built.*If it starts a process, put the function"),
         ({"entrypoint": f"{__name__}:fails"}, "could not be built.*RuntimeError: no licence"),
         ({"entrypoint": f"{__name__}:not_an_env"}, "returned a int; return a gymnasium.Env"),
         (
             {"entrypoint": f"{__name__}:three_poles", "num_envs": 4},
-            "of 3 environments, but 4 are asked for; ask for 3",
+            r"of 3 environments, but 4 are asked for; ask for 3 \(`num_envs`",
         ),
         ({"entrypoint": f"{__name__}:pole", "vectorization": "Native"}, "single environment.*says.*Native"),
         ({"entrypoint": f"{__name__}:no_mode"}, "does not declare how it resets; write"),

@@ -133,10 +133,36 @@ def test_the_interface_of_old_gym_is_named(method: str, space: Space[Any]) -> No
         rollout_of(env).collect(version=0)
 
 
-@pytest.mark.parametrize("reward", [np.zeros(2), "much"], ids=str)
-def test_a_reward_that_is_no_number_is_refused(returning: Callable[..., Rollout], reward: Any) -> None:
-    rollout = returning(VECTOR, VECTOR.sample(), VECTOR.sample(), (reward, False, False))
-    with pytest.raises(EnvironmentInvalid, match=r"returned reward .*; return one number"):
+@pytest.mark.parametrize("space", [VECTOR, Dict(at=VECTOR)], ids=["plain", "dict"])
+@pytest.mark.parametrize(
+    ("outcome", "message"),
+    [
+        ((np.zeros(2), False, False), r"reward array.*; return one number"),
+        (("much", False, False), "reward 'much'; return one number"),
+        (("1.5", False, False), "reward '1.5'; return one number"),
+        ((None, False, False), "reward None; return one number"),
+        ((0.0, "no", False), "terminated 'no'; return True or False"),
+        ((0.0, 0.5, False), "terminated 0.5; return True or False"),
+        ((0.0, False, None), "truncated None; return True or False"),
+    ],
+    ids=str,
+)
+def test_a_reward_that_is_no_number_or_a_flag_that_is_no_bool_is_refused(
+    returning: Callable[..., Rollout], outcome: Any, message: str, space: Space[Any]
+) -> None:
+    rollout = returning(space, space.sample(), space.sample(), outcome)
+    with pytest.raises(EnvironmentInvalid, match=rf"environment 0 \(<Returning instance>\) returned {message}"):
+        rollout.collect(version=0)
+
+
+@pytest.mark.parametrize("found", [{"speed": np.zeros(1)}, None, [1.0]], ids=str)
+@pytest.mark.parametrize("when", ["reset", "step"])
+def test_an_observation_without_a_key_of_its_dict_is_refused(
+    returning: Callable[..., Rollout], found: Any, when: str
+) -> None:
+    right = PAIR.sample()
+    rollout = returning(PAIR, *((found, right) if when == "reset" else (right, found)))
+    with pytest.raises(EnvironmentInvalid, match=r"environment 0 .*: the observation .* lacks parts of Dict"):
         rollout.collect(version=0)
 
 
@@ -166,8 +192,11 @@ class Together(VectorEnv[Any, Any, Any]):
         ({"rewards": 1.0}, "rewards of shape []; expected [3]"),
         ({"terminated": np.array([True])}, "terminated of shape [1]; expected [3]"),
         ({"truncated": False}, "truncated of shape []; expected [3]"),
+        ({"rewards": np.array([None, 1, 1])}, "rewards [None, 1, 1]; expected numbers"),
+        ({"terminated": np.full(3, 0.5)}, "terminated [0.5, 0.5, 0.5]; expected True or False"),
+        ({"truncated": ["no"] * 3}, "truncated ['no', 'no', 'no']; expected True or False"),
     ],
-    ids=["first", "observation", "rewards", "terminated", "truncated"],
+    ids=["first", "observation", "rewards", "terminated", "truncated", "no number", "between", "text"],
 )
 def test_a_vector_environment_returns_values_of_all(mode: AutoresetMode, wrong: dict[str, Any], shape: str) -> None:
     with pytest.raises(EnvironmentInvalid) as caught:

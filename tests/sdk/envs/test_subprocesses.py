@@ -1,5 +1,6 @@
 """Environments in separate processes: the same numbers, and no process left behind."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ import pytest
 from gymnasium.spaces import Box, Dict
 from tests.sdk.rollout.robot import OBSERVATIONS, Robot
 
+from rollfleet.envs import subprocesses
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.space_tree import SpaceTree
@@ -47,6 +50,20 @@ class Fragile(Robot):
                 time.sleep(3600)
             os._exit(7)
         return super().step(action)
+
+
+class Simulated(Robot):
+    """Starts a process, and closes more slowly than a process that hangs may; then it leaves a file behind."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file, simulator = file, multiprocessing.get_context("fork").Process(target=os.getpid)
+        simulator.start()
+        simulator.join()
+
+    def close(self) -> None:
+        time.sleep(subprocesses.GRACE_S + 0.5)
+        self._file.touch()
 
 
 class Wordy(Robot):
@@ -161,6 +178,21 @@ def test_close_does_not_wait_for_a_step_that_does_not_end() -> None:
         signal.signal(signal.SIGALRM, before)
     env.close()
     assert gone(pids)
+
+
+def test_environments_may_start_processes_and_close_slowly(tmp_path: Path) -> None:
+    ProcessVectorEnv([partial(Simulated, tmp_path / "closed")], 1, sample=Robot).close()
+    assert (tmp_path / "closed").exists()
+
+
+def test_the_error_of_a_program_without_a_main_guard_names_it(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import multiprocessing, rollfleet\nmultiprocessing.set_start_method('spawn', force=True)\n"
+        "rollfleet.Collector('CartPole-v1', num_envs=2, vectorization='async', frames_per_batch=4)\n"
+    )
+    done = subprocess.run([sys.executable, "-P", str(program)], capture_output=True, text=True, timeout=60, check=False)
+    assert 'makes its environments under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
 
 
 PROGRAM = """

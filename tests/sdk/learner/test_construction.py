@@ -63,7 +63,11 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
     [
         (
             {"frames_per_batch": 10, "num_envs": 3},
-            r"10 is not a multiple of the 3 environments of a worker \(`num_envs`\).*; write e\.g\. 12",
+            r"10 is not a multiple of 3, the environments of a batch \(`num_envs`, .*`workers`\); write 9 or 12",
+        ),
+        (
+            {"frames_per_batch": 500, "num_envs": 4, "workers": 2},
+            r"^frames_per_batch: 500 is not a multiple of 8, .*; write 496 or 504",
         ),
         ({"frames_per_batch": "10"}, r"frames_per_batch: expected a whole number, got '10'; write 10 without quotes$"),
         ({"frames_per_batch": None}, r"frames_per_batch: expected a whole number, got None; write a value"),
@@ -101,6 +105,7 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
         ({"policy_factory": lambda space: space}, r"policy_factory is called as .*; <function .*> cannot be"),
         ({"policy_factory": nn.Linear(4, 2)}, r"policy_factory makes a policy, and this nn\.Module is one"),
         ({"policy_factory": print}, r"policy_factory returned None; a policy is an nn\.Module or another callable"),
+        ({"policy_factory": lambda: always_0, "policy": always_0}, r"the policy <function always_0 .*> has no weights"),
         ({"env_kwargs": {"no name": 1}}, r"`env_kwargs` must map names .*; 'no name' is no name"),
         ({"policy_factory": "nowhere:make"}, r"policy_factory: module 'nowhere'"),
         ({"env_kwargs": {"nonsense": 1}}, r"could not be built with kwargs \{'nonsense': 1\}"),

@@ -229,6 +229,21 @@ def test_frames_per_sample_limits_the_background_fill_from_the_first_sample_on(c
     collector.async_shutdown(timeout_s=30)
 
 
+def test_samples_wait_for_their_frames_until_the_end_of_the_job(collect: Collect) -> None:
+    buffer, frames = ReplayBuffer(100_000), 16 * collect.workers
+    total = {"frames_per_batch": frames, "total_frames": 10 * frames}
+    collector = collect(CountingEnv, always_0, replay_buffer=buffer, **OPTIONS | total)
+    collector.start(frames_per_sample=frames)
+    wait_until(lambda: len(buffer) > 0)
+    with collector.pause():
+        low = buffer.write_count
+        buffer.sample(4)
+        buffer.sample(4)  # a paused collector writes nothing: no wait
+    for samples in range(2, 14):
+        buffer.sample(4)
+        assert buffer.write_count >= min(low + samples * frames, 10 * frames)
+
+
 def test_frames_per_sample_needs_a_buffer_that_counts_samples(here: Collect) -> None:
     collector = here(CountingEnv, always_0, replay_buffer=Parts(), **OPTIONS)
     with pytest.raises(JobInvalid, match=r"`frames_per_sample` needs a rollfleet.ReplayBuffer"):

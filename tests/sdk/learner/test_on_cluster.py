@@ -145,6 +145,10 @@ def test_a_job_without_a_name_is_named_after_its_environment(env: Any, name: str
     ("keywords", "policy"),
     [
         ({"policy": Kept(None, None, width=3)}, {"entrypoint": f"{HERE}:Kept", "kwargs": {"width": 3, "scale": 1.0}}),
+        (
+            {"policy": nn.DataParallel(Kept(None, None, width=3))},
+            {"entrypoint": f"{HERE}:Kept", "kwargs": {"width": 3, "scale": 1.0}},
+        ),
         ({"policy": nn.Linear(4, 2), "policy_factory": make_policy}, {"entrypoint": f"{HERE}:make_policy"}),
         ({"policy_factory": partial(Kept, width=np.int64(2))}, {"entrypoint": f"{HERE}:Kept", "kwargs": {"width": 2}}),
         ({"policy_factory": "my_module:make"}, {"entrypoint": "my_module:make"}),

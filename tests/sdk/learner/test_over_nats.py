@@ -1,6 +1,7 @@
 """A learner's view of a job: real workers and a real nats-server, with threads in place of processes."""
 
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,23 @@ def test_workers_without_weights_wait_and_an_endless_wait_raises_no_weights(conn
             list(collector)
         collector.update_policy_weights_(actor_critic())
         assert next(collector).shape == (4, 8)
+
+
+@pytest.mark.parametrize("interval", [0, 1])
+@pytest.mark.parametrize("mode", [SYNC, ASYNC])
+def test_a_learner_that_forgets_its_policy_is_an_error_unless_the_entrypoints_weights_are_meant(
+    connect: Connect, server: Server, mode: Any, interval: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each worker acted with first weights of its own, all of version 0, to the end."""
+    (tmp_path / "own_policy.py").write_text("from rollfleet import ActorCritic as make\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    server.start_workers(**mode | {"policy": {"entrypoint": "own_policy:make"}, "weights": {"interval": interval}})
+    with connect() as collector:
+        if not interval:
+            assert (next(collector)["collector", "policy_version"] == 0).all()
+            return
+        with pytest.raises(NoWeights, match=r"pass `policy=`; if workers are to act .* `weights.interval: 0`"):
+            next(collector)
 
 
 def test_weights_with_too_many_parameters_are_refused(server: Server, connect: Connect) -> None:

@@ -9,13 +9,15 @@ import torch
 from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.sdk.batch_sender import Sender
 from tests.sdk.concurrent_calls import at_once, begin
-from tests.sdk.nats.numbered_batches import values
+from tests.sdk.nats.numbered_batches import fragment, values
 from tests.waiting import wait_until
 
 from rollfleet import Collector
 from rollfleet.errors import JobInvalid, LearnerReplaced
+from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.rollout.trajectory_ids import split
-from rollfleet_api.messages import WorkerState
+from rollfleet_api.messages import BatchMeta, WorkerState
+from rollfleet_api.permissions import Role
 
 WORKERS = 4
 ENV = {"id": "CartPole-v1", "numEnvs": 2}
@@ -54,6 +56,18 @@ def test_in_mode_sync_each_rank_gets_its_workers_fragments_of_every_round(connec
     ]
     assert not ids[0] & ids[1]
     join_all(workers)
+
+
+def test_each_rank_goes_on_without_a_batch_that_cannot_be_read(connect: Connect, server: Server) -> None:
+    server.provision(**SENT | {"mode": "Sync", "collect": {"framesPerBatch": 24}})
+    other, leader = (connect(rank=rank, ranks=2) for rank in (1, 0))
+    calls = [begin(next, leader), begin(next, other)]
+    wait_until(lambda: leader._director.has_opened)
+    meta = BatchMeta(session=1, round=1, version=1, frames=6)
+    for worker in range(WORKERS):  # the first of each rank sends too many frames
+        sent = fragment(float(worker), steps=5000 if worker < 2 else 3)
+        NatsWorkerTransport(server.link(Role.WORKER), worker).send(sent, meta).stored.result(10)
+    assert [call.result(60)["observation"].unique().tolist() for call in calls] == [[2.0], [3.0]]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

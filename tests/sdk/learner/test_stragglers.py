@@ -1,6 +1,10 @@
-"""`stragglers_threshold`: a round closes once that fraction of the workers has sent; the others are cut."""
+"""`stragglers_threshold`: a round closes once that fraction of the workers has sent; the others are cut.
+
+A round also goes on without batches that cannot be read.
+"""
 
 import time
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,11 +15,14 @@ from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.sdk.concurrent_calls import begin
 from tests.sdk.counting import Parts, always_0
 from tests.sdk.places import Collect
+from tests.sdk.rollouts import Countdown
 
-from rollfleet import split_trajectories
-from rollfleet.data.batch import MASK, TRAJECTORY
+from rollfleet import Collector, split_trajectories
+from rollfleet.data.batch import MASK, TRAJECTORY, Fragment
+from rollfleet.errors import MessageCorrupt
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.testing import CountingEnv
+from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import WorkerState
 
 STEPS = 1000  # of each worker in a round
@@ -168,3 +175,28 @@ def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
             assert set(collector.stats().workers) == {0, 1}
     collector.shutdown()
     join_all(workers)
+
+
+def of_marks(collect: Collect, monkeypatch: pytest.MonkeyPatch, *spoiled: float) -> Collector:
+    """Make a collector of two workers, whose observations have the marks 0 and 1. Some send what contradicts itself."""
+
+    def pack(fragment: Fragment, *args: Any, **options: Any) -> Any:
+        if float(fragment.steps["observation",][0, 0, 2]) in spoiled:
+            fragment = replace(fragment, final={("observation",): torch.zeros(5, 3)})
+        return pack_fragment(fragment, *args, **options)
+
+    for module in ("processes.worker_transport", "nats.publisher"):
+        monkeypatch.setattr(f"rollfleet.{module}.pack_fragment", pack)
+    return collect(Countdown, always_0, env_kwargs=[{"mark": 0}, {"mark": 1}], workers=2, frames_per_batch=16)
+
+
+def test_a_round_goes_on_without_a_batch_that_cannot_be_read(apart: Collect, monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = of_marks(apart, monkeypatch, 1.0)
+    for batch in islice(collector, 2):
+        assert batch["observation"][..., 2].unique().tolist() == [0.0]
+    assert collector.stats().corrupt == 2
+
+
+def test_a_round_of_which_no_batch_can_be_read_is_an_error(apart: Collect, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MessageCorrupt, match="no worker's batch for this round could be read"):
+        next(of_marks(apart, monkeypatch, 0.0, 1.0))

@@ -1,6 +1,7 @@
 """A NATS that is away, or came back empty, ends nobody: worker, learner and recorder wait until the job is back."""
 
 import logging
+import threading
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from tests.job_server import Connect, Server, join_all
 from tests.waiting import wait_until
 
 import rollfleet
+from rollfleet.errors import JetStreamRefused
 from rollfleet.nats import polling, presence
-from rollfleet.nats.streams import provision
+from rollfleet.nats.streams import ask, provision
+from rollfleet.nats.transport import NatsTransport
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 
@@ -31,6 +34,15 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "WARN_AFTER_S", 0.5)
     monkeypatch.setattr(presence, "DELETED_AFTER_S", 0.1)
     monkeypatch.setattr(polling, "POLL_EVERY_S", 0.05)
+
+
+def test_a_transport_that_cannot_be_made_leaves_no_thread(server: Server) -> None:
+    job, link = server.provision(**ASYNC), server.link()
+    link.call(ask(link, f"STREAM.DELETE.{link.subjects.batches_stream}", {}), timeout_s=10)
+    before = set(threading.enumerate())
+    with pytest.raises(JetStreamRefused):
+        NatsTransport(link, job)
+    assert set(threading.enumerate()) <= before
 
 
 @pytest.mark.usefixtures("impatient")

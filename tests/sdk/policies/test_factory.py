@@ -153,6 +153,16 @@ def test_exploration_is_random_outside_and_nests() -> None:
     assert exploration() is Exploration.RANDOM
 
 
+def test_exploration_has_the_collectors_names_and_other_values_are_an_error() -> None:
+    """Each other value made policies act without exploration."""
+    for how in Exploration:
+        with exploring(how.lower()):
+            assert exploration() is how
+    for wrong in ("x", 5, None):
+        with pytest.raises(JobInvalid, match=r"expected one of \['random', .* got "), exploring(wrong):  # type: ignore[arg-type]
+            pass
+
+
 @pytest.mark.parametrize("name", ["Relu", "relu", "RELU"])
 def test_an_activation_is_named_in_any_case(name: Any) -> None:
     policy = ActorCritic(FREE, Discrete(2), hidden=np.array([8]), activation=name)  # type: ignore[arg-type]

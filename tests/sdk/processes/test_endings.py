@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,18 @@ class Stuck(CountingEnv):
         while self._steps:
             signal.pause()
         return super().step(action)
+
+
+class Closes(CountingEnv):
+    """Takes this many seconds to close, and then leaves a file behind."""
+
+    def __init__(self, seconds: float, file: Path) -> None:
+        super().__init__()
+        self._seconds, self._file = seconds, file
+
+    def close(self) -> None:
+        time.sleep(self._seconds)
+        self._file.touch()
 
 
 def collector(**options: Any) -> Collector:
@@ -127,6 +140,24 @@ def test_shutdown_ends_at_once_a_worker_that(start_method: str) -> None:
     frames.shutdown(timeout_s=PATIENCE_S)
     assert time.monotonic() - began < PATIENCE_S / 2
     assert held() <= before
+
+
+def test_a_worker_that_still_starts_cuts_no_other_ones_close(tmp_path: Path) -> None:
+    with Collector(partial(Closes, 2.0, tmp_path / "closed"), workers=1, frames_per_batch=1) as frames:
+        next(frames)
+        frames.add_workers(1)
+    assert (tmp_path / "closed").exists()
+
+
+def test_a_close_that_takes_longer_than_its_time_is_cut_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    places = Processes(start_method="fork", close_timeout_s=0.2)
+    with Collector(
+        partial(Closes, 60.0, tmp_path / "closed"), workers=1, frames_per_batch=1, processes=places
+    ) as frames:
+        next(frames)
+    assert "workers [0] have not closed their environments within 0.2 s, and are killed" in caplog.text
 
 
 def test_workers_survive_the_end_of_a_fork_of_their_learner() -> None:

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tensordict import TensorDict
 from tests.sdk.batches import several
 from tests.sdk.places import Collect
-from tests.sdk.rollouts import Observing
+from tests.sdk.rollouts import Observing, collected, rollout_of
 from torch import Tensor, nn
 
 from rollfleet import ActorCritic
@@ -52,6 +54,45 @@ def test_a_policy_may_keep_its_observations(collect: Collect, vectorization: str
     rows = several(collect(lambda: Drifting(as_dict), Difference(), **keywords), 2)
     at = rows["at"] if as_dict else rows["observation"]
     assert torch.equal(rows["action"][:, 1:], (at[:, 1:] - at[:, :-1])[:, :, :2])
+
+
+class Overwriting:
+    """Acts with its observation and its state, and then writes zeros into both."""
+
+    def initial_state(self, num_envs: int) -> Tensor:
+        return torch.ones(num_envs, 2)
+
+    def __call__(self, observation: Any, state: Tensor) -> tuple[Tensor, Tensor]:
+        at: Tensor = observation["at"] if isinstance(observation, dict) else observation
+        action, following = at[:, :2] * state, state + 1.0
+        for given in (at, state):
+            given.zero_()
+        return action, following
+
+
+def assert_recorded_before(rows: TensorDict, names: list[str]) -> None:
+    """Check that observations and states are those that the policy acted on, also under `next`."""
+    at, following = (rows.select(*names, ("recurrent", "state")), rows["next"])
+    assert torch.equal(rows["action"], rows[names[0]][..., :2] * rows["recurrent", "state"])
+    goes_on = ~rows["next", "done"][:, :-1, 0]
+    for name in at.keys(True, True):
+        assert torch.equal(following[name][:, :-1][goes_on], at[name][:, 1:][goes_on])
+    assert not goes_on.all()
+
+
+@pytest.mark.parametrize("as_dict", [False, True], ids=["plain", "dict"])
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_a_policy_may_overwrite_its_observations(collect: Collect, vectorization: str, as_dict: bool) -> None:
+    keywords = SMALL | {"frames_per_batch": 48, "vectorization": vectorization} | collect.alone
+    rows = several(collect(lambda: Drifting(as_dict), Overwriting(), **keywords), 2)
+    assert_recorded_before(rows, ["at", "steps"] if as_dict else ["observation"])
+
+
+@pytest.mark.parametrize("mode", AutoresetMode, ids=str)
+def test_a_policy_may_overwrite_observations_in_each_autoreset_mode(mode: AutoresetMode) -> None:
+    rollout = rollout_of(SyncVectorEnv([Drifting] * 2, autoreset_mode=mode), Overwriting())
+    rollout.collect(version=0, random_actions=True)  # it is called once, for its outputs
+    assert_recorded_before(collected(rollout, 4), ["observation"])
 
 
 class Keeping(gymnasium.Env[Any, Any]):

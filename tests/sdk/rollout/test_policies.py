@@ -91,6 +91,10 @@ def test_modules_run_in_inference_mode_and_callables_without_gradients() -> None
         (lambda o: {"action": always_0(o), "x": 1}, r"'x' of the policy is a int; expected a tensor"),
         (lambda o: {"action": always_0(o), "next": {"a": o}}, "returned 'next', which is reserved in a batch"),
         (lambda o: {"action": always_0(o), "action_log_prob": o[:, :1]}, r"shape \[3, 1\]; expected \[3\]: one number"),
+        (
+            lambda o: {"action": always_0(o), "x": o, ("x", "y"): o},
+            r"a batch cannot hold what the policy returned: key \('x', 'y'\) lies inside 'x', .*; rename one of them",
+        ),
         (lambda o: {"action": always_0(o), 3: o}, r"returned key 3; keys are strings"),
         (lambda o: o.numpy(), r"returned a ndarray; return a tensor of actions"),
         (lambda o: (o, o), r"returned a tuple; .* such as \{'action': action, 'action_log_prob': log_prob\}"),

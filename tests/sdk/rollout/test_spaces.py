@@ -104,6 +104,7 @@ def test_a_dict_or_tuple_of_one_leaf_stays_nested(mode: AutoresetMode, space: An
         (Dict({"step_count": Discrete(2)}), "'step_count' is reserved in a batch"),
         (Dict({1: Discrete(2)}), "names in a Dict must be strings"),  # type: ignore[dict-item]
         (Box(0, 1, (1,), np.float128), "float128, which torch does not support"),
+        (Box(0, 1, (1,), ">f4"), ">f4, which torch does not support"),  # type: ignore[arg-type]
         ("Box", "'Box' is not a gymnasium.Space"),
     ],
 )
@@ -123,6 +124,10 @@ def test_unsupported_spaces_are_refused(space: object, message: str) -> None:
             r"'move'. has shape \[2\]; expected float32",
         ),
         (lambda action: {"action": action, "image": torch.zeros(2)}, "returned 'image', which is reserved in a batch"),
+        (
+            lambda action: {"action": action, ("image", "y"): torch.zeros(2)},
+            r"key \('image', 'y'\) lies inside 'image'",
+        ),
     ],
 )
 def test_invalid_outputs_for_a_nested_space_are_refused(change: Callable[[Any], object], message: str) -> None:

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import NormalParamExtractor, TensorDictModule, TensorDictSequential
 from tests.sdk.places import Collect
-from tests.sdk.rollout.torchrl_envs import batched, cartpole, counted, vmas
+from tests.sdk.rollout.torchrl_envs import KINDS, batched, cartpole, counted, vmas
 from tests.sdk.rollout.torchrl_reference import assert_collects, torchrls
 from torch import nn
 from torchrl.data import Bounded, OneHot
@@ -186,6 +186,11 @@ def test_num_envs_makes_a_batch_of_single_environments(collect: Collect) -> None
     assert len(set(batch["collector", "traj_ids"][:, 0].tolist())) == batch.shape[0]
 
 
+def test_random_actions_of_several_environments_obey_their_masks(here: Collect) -> None:
+    batch = next(here(KINDS["masked-by-a-transform"], frames_per_batch=80, num_envs=2))
+    assert batch["mask"].gather(-1, batch["action"].unsqueeze(-1)).all()
+
+
 def test_an_environment_object_collects_in_this_process(here: Collect) -> None:
     assert next(here(batched(), frames_per_batch=12)).shape == (3, 4)
 
@@ -219,10 +224,31 @@ def test_an_error_of_a_policy_is_not_blamed_on_the_environment() -> None:
         next(collector)
 
 
+ONES: Any = torch.ones
+
+
 @pytest.mark.parametrize(
     ("error", "text", "env", "keywords"),
     [
-        (EnvironmentInvalid, r"batch size \[3\], but 1 are asked for; ask for 3", batched, {}),
+        (
+            PolicyInvalid,
+            r"the policy's 'action' is torch.int64 \[\]; expected torch.int64 \[2\] from OneHot of environment GymEnv",
+            cartpole,
+            {"policy": lambda observation: ONES((), dtype=torch.int64)},
+        ),
+        (
+            PolicyInvalid,
+            r"'action' is torch.float32 \[2, 1\]; expected torch.int64 \[2, 2\] from OneHot of environment SerialEnv",
+            cartpole,
+            {"policy": lambda observation: ONES((2, 1)), "num_envs": 2},
+        ),
+        (
+            PolicyInvalid,
+            r"'action' is torch.int64 \[1\]; expected torch.float32 \[1\] from BoundedContinuous of environment GymEnv",
+            pendulum,
+            {"policy": lambda observation: ONES(1, dtype=torch.int64)},
+        ),
+        (EnvironmentInvalid, r"batch size \[3\], but 1 are asked for; ask for 3 \(`num_envs`", batched, {}),
         (EnvironmentInvalid, "fails torchrl.envs.utils.check_env_specs: broken", lambda: Wrong("CartPole-v1"), {}),
         (EnvironmentInvalid, "remove `reset_when_done`", cartpole, {"reset_when_done": False}),
         (EnvironmentInvalid, "set_info_dict_reader", cartpole, {"info_keys": ("x",)}),

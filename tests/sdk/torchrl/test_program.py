@@ -74,6 +74,24 @@ def test_options_of_pods_are_those_of_a_cluster(tmp_path: Path) -> None:
     assert printed(program, options, tmp_path) == str({"workers": 3, "cluster": cluster})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nofile.py"], 2, "rollfleet.torchrl: error: nofile.py: no such file\n"),
+        (["program.py", "--workers=8", "-x"], 0, "--workers=8: passed to program.py; write it before the program"),
+    ],
+)
+def test_a_missing_program_and_an_option_behind_one_are_named(
+    arguments: list[str], code: int, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").touch()
+    command = [sys.executable, "-W", "ignore", "-m", "rollfleet.torchrl", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def printed(program: str, options: list[str], folder: Path) -> str:
     (folder / "program.py").write_text(program)
     (folder / "beside.py").write_text(BESIDE)

@@ -115,6 +115,17 @@ def test_the_policys_new_weights_act_at_once_and_other_weights_are_loaded_into_i
     collector.shutdown()
 
 
+@pytest.mark.parametrize("keyword", ["device", "policy_device"])
+def test_a_policy_that_is_on_its_device_by_another_name_is_shared(keyword: str) -> None:
+    """As `cuda` and `cuda:0`: a copy would act with its first weights for ever."""
+    collector = Collector(pendulum, policy := constant(0.0), frames_per_batch=5, **{keyword: "cpu:0"})
+    iterator = iter(collector)
+    next(iterator)
+    torch.nn.init.constant_(policy.module.bias, 1.0)
+    assert (next(iterator)["action"] == 1).all()
+    collector.shutdown()
+
+
 def test_a_compiled_policy_acts_with_the_callers_parameters() -> None:
     policy = constant(3.0)
     (batch,) = batches(Collector, pendulum, policy, total_frames=20, compile_policy={"backend": "eager"})

@@ -144,13 +144,6 @@ def test_a_tensordict_of_nested_modules_names_the_weights_of_the_module() -> Non
     }
 
 
-class WithExtraState(nn.Linear):
-    """A module whose state has more than tensors."""
-
-    def get_extra_state(self) -> object:
-        return {"calls": 3}
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -159,9 +152,8 @@ class WithExtraState(nn.Linear):
         ({"w": [1.0]}, "w: only dense tensors can be sent, this is a list"),
         ({"w": torch.eye(2).to_sparse()}, r"w: .* this is float32 \[2, 2\] \(sparse_coo\)"),
         ({"w": torch.zeros(2, device="meta")}, r"w: .* this is float32 \[2\] \(meta\)"),
-        (WithExtraState(1, 1), "_extra_state: .* this is a dict"),
     ],
-    ids=["number", "list", "list in a dict", "sparse", "meta", "extra state"],
+    ids=["number", "list", "list in a dict", "sparse", "meta"],
 )
 def test_weights_that_cannot_be_sent_are_named(source: object, message: str) -> None:
     with pytest.raises(WeightMismatch, match=message):

@@ -1,0 +1,169 @@
+"""Environments of TorchRL as functions from a step's values to those that follow it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rollfleet.data.tensor_tree import key_of
+from rollfleet.plain_tensors.known import Refused, check_own, check_version
+from rollfleet.plain_tensors.transforms import Following, Values, keep_given, transformed
+from rollfleet.plain_tensors.untranslated import Untranslated
+
+Step: TypeAlias = Callable[[Values], tuple[Values, Values]]
+"""Returns what follows the values of a step, and the next step's values before a reset."""
+
+
+def translate_env(env: Any) -> Step | Untranslated:
+    """Read an environment as it is now, for one batch; or return what keeps it from being translated.
+
+    Example:
+        >>> from torchrl.envs import GymEnv
+        >>> env = GymEnv("CartPole-v1")
+        >>> step = translate_env(env)
+        >>> [name for (name,) in step({("action",): env.rand_action(env.reset())["action"]})[0]]
+        ['observation', 'reward', 'truncated', 'done', 'terminated']
+    """
+    try:
+        if reason := check_version():
+            raise Refused(reason)
+        if torch.get_default_device().type != "cpu":
+            raise Refused("the default device")
+        inner = _following(env)
+        if not env._simple_done or env.run_type_checks or vars(env).get("_compiled_step_and_maybe_reset"):
+            raise Refused("an environment that is compiled, checks types, or has no `done`")
+        dropped, from_next = env._step_mdp.exclude_from_root, env._step_mdp.keys_from_next
+        if any(group is not None for group in (*dropped.values(), *from_next.values())):
+            raise Refused("an environment with groups of keys")
+    except Refused as refused:
+        return Untranslated(str(refused))
+    rewards = [(key_of(key), env.full_reward_spec[key].shape) for key in env.reward_keys]
+    carried = [(name,) for name in from_next]
+
+    def step(values: Values) -> tuple[Values, Values]:
+        following = inner(values)
+        for key, shape in rewards:
+            if following[key].shape != shape:
+                following[key] = following[key].view(shape)
+        keep_given(values, following)
+        after = {key: value for key, value in values.items() if key[0] not in dropped}
+        after.update([(key, following[key]) for key in carried])
+        return following, after
+
+    return step
+
+
+def _following(env: Any) -> Following:
+    from torchrl import envs
+
+    name = type(env).__name__
+    if name not in TRANSLATED:
+        raise Refused(f"environment {name}")
+    check_own(env, getattr(envs, name), ("_output_transform", "_reset_output_transform"))  # GymWrapper keeps these two
+    if vars(env).get("_torchrl_native_autoreset") or (env.device is not None and env.device.type != "cpu"):
+        raise Refused("an environment that resets itself, or is not on the CPU")
+    return TRANSLATED[name](env)
+
+
+def _gymnasium(env: Any) -> Following:
+    """Translate the `_step` of a `GymWrapper`, and the `_complete_done` that follows it."""
+    from torchrl.data import Categorical, OneHot
+
+    if env._is_batched or env.info_dict_reader or env.validated is False or len(env.action_keys) != 1:
+        raise Refused("a GymWrapper of a vector, with an info reader, or with several actions")
+    specs = [*env.observation_spec.items()]
+    if not specs or any(hasattr(spec, "keys") or spec.dtype is None for _, spec in specs):
+        raise Refused("observations in groups, or of text")
+    if {*env.done_keys} != {"done", "terminated", "truncated"}:
+        raise Refused("flags other than done, terminated and truncated")
+    action, first, reward = key_of(env.action_keys[0]), key_of(specs[0][0]), key_of(env.reward_key)
+    action_spec, reward_spec = env.full_action_spec[env.action_keys[0]], env.reward_spec
+    encode, encode_reward = _encoder(specs[0][1]), _encoder(reward_spec)
+    index = isinstance(action_spec, OneHot | Categorical)
+    simulator, skips, parts, read_obs = env._env, range(env.wrapper_frame_skip), env._output_transform, env.read_obs
+    reads, to_numpy, read_done = env._convert_actions_to_numpy, action_spec.to_numpy, env.read_done
+
+    def following(values: Values) -> Values:
+        act: Any = values[action]
+        if reads:
+            act = to_numpy(act, safe=False)
+            if index and act.size == 1:
+                act = int(act)
+        total: Any = 0
+        for _ in skips:
+            seen, gained, terminated, truncated, done, _info = parts(simulator.step(act))
+            if gained is not None:
+                total = total + gained
+            if type(terminated) is type(truncated) is type(done) is bool:
+                ends, flags = done, [torch.from_numpy(np.array([flag])) for flag in (truncated, done, terminated)]
+            else:
+                *read, ends = read_done(terminated=terminated, truncated=truncated, done=done)
+                flags = [read[number].reshape(1) for number in (1, 2, 0)]
+            if ends:
+                break
+        total = reward_spec.zero() if isinstance(total, int) and total == 0 else encode_reward(total)
+        found: Values = {first: encode(seen)} if not isinstance(seen, Mapping) else _by_key(read_obs(seen))
+        found[reward] = total
+        found["truncated",], found["done",], found["terminated",] = flags
+        return found
+
+    return following
+
+
+def _by_key(values: Any) -> Values:
+    return {(name,): value for name, value in values.items()}
+
+
+def _encoder(spec: Any) -> Callable[[Any], Tensor]:
+    """Return the `encode` of a spec, without its checks where an array or a number has the spec's form already."""
+    from torchrl.data import tensor_specs
+
+    encode, shape, kind = spec.encode, spec.shape, None
+    if type(spec)._encode_eager is tensor_specs.TensorSpec._encode_eager and not tensor_specs._CHECK_SPEC_ENCODE:
+        kind = torch.empty(0, dtype=spec.dtype).numpy().dtype
+
+    def encoded(value: Any) -> Tensor:
+        if type(value) is np.ndarray and value.dtype == kind and value.shape == shape and value.flags.carray:
+            return torch.from_numpy(value)
+        if isinstance(value, float) and kind is not None and shape == (1,):
+            return torch.from_numpy(np.array([value], kind))
+        found: Tensor = encode(value, ignore_device=True)
+        return found
+
+    return encoded
+
+
+def _transformed(env: Any) -> Following:
+    """Translate the `_step` of a `TransformedEnv`."""
+    return transformed(env.transform, env.base_env, _following(env.base_env))
+
+
+def _in_turn(env: Any) -> Following:
+    """Translate the `_step` of a `SerialEnv`: each environment writes into the row that TorchRL keeps for it."""
+    from tensordict import TensorDict
+
+    if env.is_closed or not env._use_buffers or env._non_tensor_keys:
+        raise Refused("a SerialEnv that is closed, or has no buffers")
+    kept = env.shared_tensordict_parent.get("next")
+    if type(kept) is not TensorDict or any(each.device != env.device for each in env._envs):
+        raise Refused("a SerialEnv of different environments")
+    steps, written = [_following(each) for each in env._envs], [key_of(key) for key in env._env_output_keys]
+    buffers = {key: value for key, value in _by_key(kept).items() if key[0] in env._selected_step_keys}
+    rows = [{key: value[number] for key, value in buffers.items()} for number in range(len(steps))]
+
+    def following(values: Values) -> Values:
+        parts = {key: value.unbind(0) for key, value in values.items()}
+        for number, (step, row) in enumerate(zip(steps, rows, strict=True)):
+            found = step({key: part[number] for key, part in parts.items()})
+            for key in written:
+                if key in found:
+                    row[key].copy_(found[key])
+        return {key: value.clone() for key, value in buffers.items()}
+
+    return following
+
+
+TRANSLATED = {"GymEnv": _gymnasium, "GymWrapper": _gymnasium, "SerialEnv": _in_turn, "TransformedEnv": _transformed}
+"""Translations by the name of TorchRL's class."""

@@ -1,0 +1,210 @@
+"""Policies of TorchRL and tensordict as functions that write into the values of a step."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules import module as torch_module
+
+from rollfleet.data.tensor_tree import Key, key_of, nested
+from rollfleet.plain_tensors.heads import Act, Values, head
+from rollfleet.plain_tensors.known import Refused, check_own, check_version
+from rollfleet.plain_tensors.networks import HOOKS, function_of
+from rollfleet.plain_tensors.untranslated import Untranslated
+
+
+class PlainPolicy:
+    """Acts as a policy does, with the same draws and the same changes of its state, on tensors by key.
+
+    Groups of the values have the batch size of the whole.
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> policy = PlainPolicy(TensorDictModule(torch.nn.Linear(3, 1), ["observation"], ["action"]))
+        >>> values = {("observation",): torch.zeros(3)}
+        >>> policy.refresh() or policy(values)
+        >>> list(values)
+        [('observation',), ('action',)]
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self._policy, self._acts = policy, list[Act]()
+
+    def refresh(self, batch_size: Sequence[int] = ()) -> Untranslated | None:
+        """Read the policy again, at the start of each batch, for values of this batch size.
+
+        It acts by tensordict's present `interaction_type()` until the next call. Return what keeps it from being
+        translated, as it is now.
+        """
+        from tensordict.nn.probabilistic import interaction_type
+        from tensordict.nn.utils import skip_existing
+
+        if reason := check_version() or (skip_existing() and "set_skip_existing"):
+            return Untranslated(reason)
+        if torch_module._has_any_global_hook():
+            return Untranslated("hooks of all modules")
+        try:
+            self._acts = _acts(self._policy, torch.Size(batch_size), interaction_type())
+        except Refused as refused:
+            return Untranslated(str(refused))
+        return None
+
+    def __call__(self, values: Values) -> None:
+        """Write the policy's outputs into the values of a step."""
+        for act in self._acts:
+            act(values)
+
+
+def _acts(module: Any, sizes: torch.Size, how: str | None) -> list[Act]:
+    """Return what a module does, in order.
+
+    Raises:
+        Refused: It, or one of its parts, has no translation.
+    """
+    from tensordict import nn as tensordict_modules
+    from torchrl import modules as torchrl_modules
+    from torchrl.modules.tensordict_module.common import _forward_hook_safe_action
+
+    name = type(module).__name__
+    if name not in TRANSLATED:
+        raise Refused(f"policy {name}")
+    check_own(module, getattr(torchrl_modules, name, None) or getattr(tensordict_modules, name))
+    hooks = [hook for each in HOOKS for hook in vars(module).get(each, {}).values()]
+    for hook in hooks:
+        if hook is not _forward_hook_safe_action:  # of `safe=True`
+            raise Refused(f"a hook of {name}: {getattr(hook, '__name__', type(hook).__name__)}")
+    translate, own = TRANSLATED[name], partial(_on_tensordict, module, sizes)
+    if getattr(module, "inplace", True) not in ((True,) if translate is _module else (None, True)):
+        raise Refused(f"inplace={module.inplace} of {name}")
+    if translate is _parts:
+        acts = [act for part in _parts(module, how) for act in _acts(part, sizes, how)]
+        return [own] if module._select_before_return or module.partial_tolerant or hooks or not acts else acts
+    if (
+        translate is None
+        or hooks
+        or any(key == "_" or len(key_of(key)) > 1 for key in (*module.in_keys, *module.out_keys))
+    ):
+        return [own]
+    return [translate(module, sizes, how, own) or own]
+
+
+def _on_tensordict(module: Callable[[Any], object], sizes: torch.Size, values: Values) -> None:
+    """Call a module itself, with a TensorDict of the values."""
+    from tensordict import TensorDict, is_leaf_nontensor
+
+    tensordict = TensorDict(nested(values), batch_size=sizes)
+    module(tensordict)
+    values.clear()
+    values.update((key_of(name), value) for name, value in tensordict.items(True, True, is_leaf=is_leaf_nontensor))
+
+
+def _parts(module: Any, how: str | None) -> list[Any]:
+    """Return the modules of a sequence; none, if it must be called itself."""
+    if not hasattr(module, "return_composite"):
+        return list(module._module_iter())
+    if how is None or not module._requires_sample:
+        return []
+    return list(module._module_iter()) if module.return_composite else [module._det_part, module._last_module]
+
+
+def _module(module: Any, sizes: torch.Size, how: str | None, own: Act) -> Act | None:
+    if module._get_kwargs or module._kwargs or module.method_kwargs or module.method:
+        return None
+    run, reads, writes = function_of(module.module), _keys(module.in_keys), _keys(module.out_keys)
+
+    def act(values: Values) -> object:
+        try:
+            inputs = [values[key] for key in reads]
+        except KeyError:  # it is a group, or may be missing
+            return own(values)
+        found = run(*inputs)
+        outputs = found if isinstance(found, tuple) else (found,)
+        if len(outputs) != len(writes) or not all(isinstance(value, Tensor) for value in outputs):
+            write: Act = partial(_on_tensordict, partial(_write, module, found), sizes)
+            return write(values)
+        return values.update(zip(writes, outputs, strict=True))
+
+    return act
+
+
+def _write(module: Any, found: Any, tensordict: Any) -> None:
+    """Write what a TensorDictModule's network returned, in whatever form, as it does itself."""
+    from tensordict import TensorDictBase
+
+    if isinstance(found, dict | TensorDictBase) and all(key in found for key in module.out_keys):
+        found = tuple(found.get(key) for key in module.out_keys)
+    outputs = () if found is None else found if isinstance(found, tuple) else (found,)
+    module._write_to_tensordict(tensordict, outputs)
+
+
+def _q_value(module: Any, sizes: torch.Size, how: str | None, own: Act) -> Act | None:
+    hot = module.action_space == "one_hot"
+    if not (hot or module.action_space == "categorical") or module.action_mask_key is not None:
+        return None
+    key, writes = key_of(module.action_value_key), _keys(module.out_keys)
+    spec = module.spec.get(module.out_keys[0], None) if module.strict_shape is not False else None
+    shape = () if spec is None else spec.shape[len(module.spec.shape) :]
+
+    def act(values: Values) -> object:
+        found = values[key]
+        action = (found == found.amax(-1, True)).long() if hot else torch.argmax(found, dim=-1)
+        if spec is not None and action.shape != (*found.shape[:-1], *shape):
+            return own(values)
+        chosen = (action * found).sum(-1, True) if hot else found.gather(-1, action.unsqueeze(-1))
+        return values.update(zip(writes, (action, found, chosen), strict=False))
+
+    return act
+
+
+def _epsilon_greedy(module: Any, sizes: torch.Size, how: str | None, own: Act) -> Act | None:
+    from torchrl.data import OneHot
+
+    if how not in ("random", None):
+        return lambda values: None
+    if module.spec is None or module.action_mask_key is not None or not module.eps.is_cpu:
+        return None
+    key, eps, spec = key_of(module.out_keys[0]), module.eps, module.spec[module.action_key]
+    if type(spec) is not OneHot or spec.mask is not None or spec.device.type != "cpu":
+        return None
+    n, dtype, dims, threshold = spec.space.n, spec.dtype, len(spec.shape), eps.item()
+    numbers = torch.arange(n, device="cpu")
+
+    def act(values: Values) -> object:
+        action = values[key]
+        shape, more = action.shape, action.ndim - len(sizes)
+        if shape[-dims:] != spec.shape or more < 1:
+            return own(values)
+        random = torch.rand(sizes, device="cpu")
+        drawn = torch.randint(n, shape[:-1], device="cpu").unsqueeze(-1)
+        if sizes:
+            values[key] = torch.where((random < eps).view(*sizes, *[1] * more), (numbers == drawn).to(dtype), action)
+        else:  # one number, and less work
+            chosen = numbers == drawn if random.item() < threshold else action.clone()
+            values[key] = chosen.to(torch.promote_types(dtype, action.dtype))
+        return None
+
+    return act
+
+
+def _keys(names: Sequence[Any]) -> list[Key]:
+    return [key_of(name) for name in names]
+
+
+_SEQUENCES = "TensorDictSequential", "SafeSequential", "ActorValueOperator", "ActorCriticOperator", "ActorCriticWrapper"
+_DRAWING = "ProbabilisticTensorDictSequential", "SafeProbabilisticTensorDictSequential", "ProbabilisticActor"
+_NOISE = "AdditiveGaussianModule", "OrnsteinUhlenbeckProcessModule", "TanhModule", "RandomPolicy"
+
+TRANSLATED: dict[str, Callable[..., Any] | None] = {
+    **dict.fromkeys((*_SEQUENCES, *_DRAWING, "QValueActor"), _parts),
+    **dict.fromkeys(("TensorDictModule", "SafeModule", "Actor", "ValueOperator"), _module),
+    **dict.fromkeys(("ProbabilisticTensorDictModule", "SafeProbabilisticModule"), head),
+    **dict.fromkeys((*_NOISE, "LSTMModule", "GRUModule")),
+    "QValueModule": _q_value,
+    "EGreedyModule": _epsilon_greedy,
+}
+"""Classes by name, and what translates them. None: their modules are called themselves, on a TensorDict.
+
+A function of a single module returns None where the module must be called itself, too.
+"""
