@@ -99,8 +99,7 @@ class Control:
         phase: Collect; pause until the next control; or leave, because the job is complete.
         round: The current round: each worker collects one batch for each round. Always 0 in async mode.
         closed: Rounds up to this one need no more frames: a worker that collects for one stops at its next step.
-        version: The oldest version of the weights to collect with (see `versions`); 0: the policy has no weights, or
-            none were sent.
+        version: The oldest version (see `versions`) to collect with; 0: the policy has no weights, or none were sent.
         some: Pairs of a worker and a version: workers that were sent a newer version than the others.
         random_actions: Whether to take random actions (the first `init_random_frames` of a job).
         seed: The seed that the learner set; None: it has set none.

@@ -5,9 +5,8 @@ So a version of a newer learner is greater, whatever it counts. Users see the co
 
 from typing import Final
 
-MAX_VERSIONS: Final = (1 << 40) - 1
-
-_SESSION_BITS: Final = MAX_VERSIONS.bit_length()
+_COUNT_BITS: Final = 40
+MAX_VERSIONS: Final = (1 << _COUNT_BITS) - 1
 
 
 def version_of(session: int, count: int) -> int:
@@ -17,7 +16,7 @@ def version_of(session: int, count: int) -> int:
         >>> version_of(2, 1) > version_of(1, 7), count_of(version_of(2, 5)), session_of(version_of(2, 5))
         (True, 5, 2)
     """
-    return session << _SESSION_BITS | count
+    return session << _COUNT_BITS | count
 
 
 def count_of(version: int) -> int:
@@ -27,4 +26,4 @@ def count_of(version: int) -> int:
 
 def session_of(version: int) -> int:
     """Return the session of the learner that sent a version."""
-    return version >> _SESSION_BITS
+    return version >> _COUNT_BITS

@@ -80,9 +80,7 @@ class Broadcaster:
 
         That is before all workers have a version, and after `continue_from`.
         """
-        if not self.has_policy or self._leader is not None:
-            return False
-        return self._due or 0 < interval <= self._batches
+        return self.has_policy and self._leader is None and (self._due or 0 < interval <= self._batches)
 
     def count_batch(self) -> None:
         """Count a batch that was yielded."""
@@ -118,13 +116,11 @@ class Broadcaster:
     ) -> int:
         """Send a copy of the weights. Returns the count of its version at once, while the transport still sends.
 
-        A policy that is due whatever the interval is goes to all workers before weights for some.
-
         Ranks other than 0 send nothing, and return the newest version that rank 0 has sent.
 
         Args:
             models: The named tensors of each model. Other models keep the weights sent last. None: the policy.
-            workers: The workers that get it. None: all.
+            workers: The workers that get it. None: all. Before any has gone to all, the policy does.
             source: The policy whose `training` flags are sent; without modules: the collector's.
 
         Raises:
@@ -138,12 +134,12 @@ class Broadcaster:
             if not any(models.values()):
                 raise NoWeights(NOTHING)
         with self.lock:
+            if workers is not None and self._due and self.has_policy:
+                self.send()
             self._follow_flags(source)
             return self._send(models, workers)
 
     def _send(self, models: Mapping[str, State] | None, workers: Collection[int] | None) -> int:
-        if workers is not None and self._due and self.has_policy:
-            self._send(None, None)
         version = version_of(self._session, self.version + 1)
         if not self._acts:
             self._hand_over(version, self._whole(models), None if workers is None else frozenset(workers))

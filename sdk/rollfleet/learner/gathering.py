@@ -307,9 +307,8 @@ class Gatherer:
                 if (left_s := left_s - wait_s) <= 0 or self.director.phase is LearnerPhase.COMPLETE:
                     return None
                 continue
-            version = self._weights.target(arrival.worker)
-            replaced = self._weights.has_replaced(arrival.meta.version)
-            if self.admission.admit(arrival, version=version, replaced=replaced, to=self._round):
+            target, replaced = self._weights.target(arrival.worker), self._weights.has_replaced(arrival.meta.version)
+            if self.admission.admit(arrival, version=target, replaced=replaced, to=self._round):
                 return arrival
             self._transport.take(arrival)
             self._report()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from rollfleet.arguments import plain, shown, true_or_false, whole_number
@@ -78,7 +77,7 @@ def _numbers(values: object, name: str) -> list[Any]:
 
 
 _CHECKS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
-    "version": partial(whole_number, most=MAX_VERSIONS - 1),  # the next one needs a number
+    "version": lambda value, name: whole_number(value, name, most=MAX_VERSIONS - 1),  # the next one needs a number
     **dict.fromkeys(("frames", "batches", "round", "seeding", "origin"), whole_number),
     "seed": _seed,
     "static_seed": true_or_false,

@@ -17,7 +17,6 @@ from rollfleet.transports.worker_side import Weights
 from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.weight_chunks import MAX_PENDING, WeightAssembler
 from rollfleet_api.messages import Manifest
-from rollfleet_api.versions import count_of
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +48,6 @@ class NatsWeightsInbox:
         self._manifests: asyncio.Queue[Manifest] = asyncio.Queue()
         self._newest: Weights | None = None
         self._mismatch: RollfleetError | None = None
-        self._finished = 0  # the newest complete version
 
     def newest(self) -> Weights | None:
         """Return the newest complete version; None: none has come yet.
@@ -94,7 +92,7 @@ class NatsWeightsInbox:
             manifest = await self._manifests.get()
             while not self._manifests.empty():  # a fetched one may come after a newer broadcast one
                 manifest = max(manifest, self._manifests.get_nowait(), key=lambda each: each.version)
-            if manifest.version <= self._finished:
+            if self._newest and manifest.version <= self._newest.version:
                 continue
             try:
                 self._layout.check(manifest.parameters)
@@ -105,12 +103,11 @@ class NatsWeightsInbox:
                 self._mismatch = error
             except (WireError, NatsError, TimeoutError, OSError) as error:
                 # Overtaken while it was fetched, or NATS is away: fetch the version that is newest then.
-                log.debug("weights %d: %r; trying again", count_of(manifest.version), error)
+                log.debug("weights %d: %r; trying again", manifest.version, error)
                 await asyncio.sleep(RETRY_WAIT_S)
                 self._link.begin(insist(self.catch_up))
                 continue
             else:
-                self._finished = manifest.version
                 self._newest = Weights(version=manifest.version, data=data, flags=manifest.flags)
             with self._changed:
                 self._changed.notify_all()

@@ -1,8 +1,7 @@
 """A version of the weights in chunks, and back; see `chunks` for their format. The version's manifest is sent last.
 
-The key of a version is its number. So a reader notices a chunk that a newer version has overwritten, and chunks of a
-replaced learner never mix with its successor's. A version counts only once its manifest has come and its checksum is
-right.
+The key of a version is its number. So a reader notices a chunk that a newer version, or another learner's, has
+overwritten. A version counts only once its manifest has come and its checksum is right.
 """
 
 from collections.abc import Iterator
