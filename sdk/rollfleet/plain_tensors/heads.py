@@ -112,11 +112,10 @@ def _categorical(kind: str, given: dict[str, Any], drawn: bool, scored: bool) ->
 
 
 _BOUNDS = {"low": ..., "high": ..., "upscale": ..., "tanh_loc": False, "event_dims": 1, "safe_tanh": True}
-_SUMMED = {"upscale": ..., "tanh_loc": ..., "event_dim": 1}
 
 FAST: dict[str, tuple[Callable[..., Any], list[str], dict[str, Any]]] = {
     "torchrl.TanhNormal": (_normal, ["loc", "scale"], _BOUNDS),
-    "torchrl.IndependentNormal": (_normal, ["loc", "scale"], _SUMMED),
+    "torchrl.IndependentNormal": (_normal, ["loc", "scale"], {"upscale": ..., "tanh_loc": ..., "event_dim": 1}),
     "torch.Normal": (_normal, ["loc", "scale"], {}),
     "torch.Categorical": (_categorical, ["logits"], {}),
     "torchrl.OneHotCategorical": (_categorical, ["logits"], {}),

@@ -15,27 +15,18 @@ from rollfleet.plain_tensors.networks import HOOKS, function_of
 from rollfleet.plain_tensors.untranslated import Untranslated
 
 
-def translate_policy(policy: Any) -> "PlainPolicy | Untranslated":
-    """Return a policy in the form of functions of tensors, or what keeps it from that.
-
-    Example:
-        >>> from tensordict.nn import TensorDictModule
-        >>> policy = translate_policy(TensorDictModule(torch.nn.Linear(3, 1), ["observation"], ["action"]))
-        >>> values = {("observation",): torch.zeros(3)}
-        >>> policy(values)
-        >>> list(values)
-        [('observation',), ('action',)]
-    """
-    if (reason := check_version()) is not None:
-        return Untranslated(reason)
-    plain = PlainPolicy(policy)
-    return plain.refresh() or plain
-
-
 class PlainPolicy:
     """Acts as a policy does, with the same draws and the same changes of its state, on tensors by key.
 
     Groups of the values have the batch size of the whole.
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> policy = PlainPolicy(TensorDictModule(torch.nn.Linear(3, 1), ["observation"], ["action"]))
+        >>> values = {("observation",): torch.zeros(3)}
+        >>> policy.refresh() or policy(values)
+        >>> list(values)
+        [('observation',), ('action',)]
     """
 
     def __init__(self, policy: Any) -> None:
@@ -50,9 +41,11 @@ class PlainPolicy:
         from tensordict.nn.probabilistic import interaction_type
         from tensordict.nn.utils import skip_existing
 
+        if reason := check_version() or (skip_existing() and "set_skip_existing"):
+            return Untranslated(reason)
+        if torch_module._has_any_global_hook():
+            return Untranslated("hooks of all modules")
         try:
-            if skip_existing() or torch_module._has_any_global_hook():
-                raise Refused("set_skip_existing" if skip_existing() else "hooks of all modules")
             self._acts = _acts(self._policy, torch.Size(batch_size), interaction_type())
         except Refused as refused:
             return Untranslated(str(refused))
@@ -156,7 +149,7 @@ def _q_value(module: Any, sizes: torch.Size, how: str | None, own: Act) -> Act |
 
     def act(values: Values) -> object:
         found = values[key]
-        action = (found == found.amax(-1, True)).to(torch.long) if hot else torch.argmax(found, dim=-1)
+        action = (found == found.amax(-1, True)).long() if hot else torch.argmax(found, dim=-1)
         if spec is not None and action.shape != (*found.shape[:-1], *shape):
             return own(values)
         chosen = (action * found).sum(-1, True) if hot else found.gather(-1, action.unsqueeze(-1))
@@ -184,11 +177,11 @@ def _epsilon_greedy(module: Any, sizes: torch.Size, how: str | None, own: Act) -
         if shape[-dims:] != spec.shape or more < 1:
             return own(values)
         random = torch.rand(sizes, device="cpu")
-        drawn = (numbers == torch.randint(n, shape[:-1], device="cpu").unsqueeze(-1)).to(dtype)
+        drawn = torch.randint(n, shape[:-1], device="cpu").unsqueeze(-1)
         if sizes:
-            values[key] = torch.where((random < eps).view(*sizes, *[1] * more), drawn, action)
+            values[key] = torch.where((random < eps).view(*sizes, *[1] * more), (numbers == drawn).to(dtype), action)
         else:  # one number, and less work
-            chosen = drawn if random.item() < threshold else action.clone()
+            chosen = numbers == drawn if random.item() < threshold else action.clone()
             values[key] = chosen.to(torch.promote_types(dtype, action.dtype))
         return None
 

@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 import torch
 from tensordict.nn import InteractionType, TensorDictModule, set_interaction_type
+from tests.sdk.plain_tensors.alike import assert_alike, translated
 from tests.sdk.plain_tensors.policies import ACTED, CATEGORICALS, NORMALS, SEEN
-from tests.sdk.plain_tensors.test_policy import assert_alike
 from torch import nn
+from torch.distributions import Distribution
 from torchrl.modules import Delta, ProbabilisticActor
 
 from rollfleet.plain_tensors import policy as plain_policy
 from rollfleet.plain_tensors.heads import FAST
-from rollfleet.plain_tensors.policy import PlainPolicy, translate_policy
+from rollfleet.plain_tensors.policy import PlainPolicy
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL
 
@@ -48,7 +49,7 @@ def test_a_head_is_bit_equal_and_needs_no_distribution(
     keywords: dict[str, Any] = {"distribution_class": kind, "distribution_kwargs": given}
     policy = ProbabilisticActor(first, keys, return_log_prob=form == "scored", **keywords)
     how = InteractionType.DETERMINISTIC if form == "greedy" else InteractionType.RANDOM
-    like, plain = copy.deepcopy(policy), translate_policy(policy)
+    like, plain = copy.deepcopy(policy), translated(policy)
     assert isinstance(plain, PlainPolicy)
     if name not in OWN:
         monkeypatch.setattr(plain_policy, "_on_tensordict", pytest.fail)
@@ -65,9 +66,23 @@ def test_bounds_in_the_wrong_order_raise_torchrls_error() -> None:
     first = TensorDictModule(Params(2, torch.float32), ["observation"], ["loc", "scale"])
     bounds = {"low": 1.0, "high": -1.0}
     kind = NORMALS["tanh"][0]
-    plain = translate_policy(
-        ProbabilisticActor(first, ["loc", "scale"], distribution_class=kind, distribution_kwargs=bounds)
-    )
+    with set_interaction_type("random"):
+        plain = translated(
+            ProbabilisticActor(first, ["loc", "scale"], distribution_class=kind, distribution_kwargs=bounds)
+        )
     assert isinstance(plain, PlainPolicy)
-    with set_interaction_type("random"), pytest.raises(RuntimeError, match="must be strictly greater than low values"):
-        assert plain.refresh() or plain({("observation",): torch.zeros(SEEN)})
+    with pytest.raises(RuntimeError, match="must be strictly greater than low values"):
+        plain({("observation",): torch.zeros(SEEN)})
+
+
+def test_parameters_are_checked_if_torch_is_to_check_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = TensorDictModule(Params(2, torch.float32), ["observation"], ["loc", "scale"])
+    plain = PlainPolicy(ProbabilisticActor(first, ["loc", "scale"], distribution_class=NORMALS["normal"][0]))
+    missing = torch.full((SEEN,), torch.nan)
+    with set_interaction_type("random"):
+        assert plain.refresh() is None
+        plain({("observation",): missing})
+        monkeypatch.setattr(Distribution, "_validate_args", True)
+        assert plain.refresh() is None
+        with pytest.raises(ValueError, match="Expected parameter loc"):
+            plain({("observation",): missing})
