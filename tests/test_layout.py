@@ -97,7 +97,7 @@ def test_contributing_shows_the_rooms_in_the_order_of_the_contract(repository: P
     table = (repository / "CONTRIBUTING.md").read_text().partition("| packages of `sdk/rollfleet` |")[2]
     rows = [line.split("|")[1] for line in table.partition("\n\n")[0].splitlines()[2:]]
     shown = [{name.strip(" `") for name in row.split(",")} for row in rows]
-    assert shown == [{name.strip() for name in layer.split("|")} for layer in layers if layer != "__main__"]
+    assert shown == [{name.strip(" ()") for name in layer.split("|")} for layer in layers if layer != "__main__"]
 
 
 def test_no_registry_is_named(tracked: list[Path]) -> None:

@@ -200,6 +200,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
 
 def chain_after_a_reset() -> Any:
     env = chain()
+    env.set_seed(0)
     env.rollout(3)
     return env
 
