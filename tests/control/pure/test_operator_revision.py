@@ -34,7 +34,7 @@ def test_edit_rolls_the_workers(edit: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "edit",
     [
-        {"workers": 7},
+        {"workers": 8},
         {"suspend": True},
         {"ttlSecondsAfterFinished": 5},
         {"collect": {"totalFrames": 1000}},

@@ -13,6 +13,7 @@ from tests.sdk.rollouts import Countdown, always_1
 from tests.waiting import wait_until
 from torch import Tensor
 
+from rollfleet import Collector
 from rollfleet.rollout.trajectory_ids import split
 
 
@@ -32,9 +33,11 @@ def test_frames_per_batch_counts_all_workers_and_num_envs_each_worker(collect: C
         assert collector.batches == number
 
 
-def test_frames_that_do_not_divide_among_all_environments_are_rounded_up(collect: Collect) -> None:
-    batch = next(collect(Countdown, always_1, num_envs=2, frames_per_batch=22))
-    assert batch.batch_size == (2 * collect.workers, -(-22 // (2 * collect.workers)))
+def test_frames_that_do_not_divide_among_more_workers_are_rounded_up() -> None:
+    with Collector(Countdown, always_1, workers=2, num_envs=2, frames_per_batch=20) as collector:
+        assert next(collector).batch_size == (4, 5)
+        collector.add_workers(1)
+        wait_until(lambda: next(collector).batch_size == (6, 4))
 
 
 def test_in_mode_async_frames_per_batch_counts_one_worker(apart: Collect) -> None:
