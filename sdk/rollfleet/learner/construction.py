@@ -240,8 +240,8 @@ class _Policies:
 def _job(env: Any, policy: Any, keywords: Keywords) -> CollectorJob:
     first = env[0] if isinstance(env, list | tuple) and env else env
     values = {name: keywords[name] for name in PLACES} | {"workers": keywords["workers"] or 1}
-    if policy is None and "weights_interval" not in keywords.given:
-        values["weights_interval"] = 0  # a factory's policies act with their own weights
+    if policy is None and keywords["policy_factory"] is not None and "weights_interval" not in keywords.given:
+        values["weights_interval"] = 0  # its policies act with their own weights
     values |= {name: _GIVEN for name in HOOKS if callable(values[name])}
     if (count := _envs_in(first)) is not None and "num_envs" not in keywords.given:
         values["num_envs"] = count

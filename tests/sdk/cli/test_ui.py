@@ -14,10 +14,11 @@ from tests.waiting import wait_until
 URL = r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)"
 LEARNER = """
     import rollfleet
-    from rollfleet.cli.default_learner import _policy
 
     with rollfleet.connect(policy=None) as collector:
-        policy = _policy(collector.job)
+        spec = collector.job.spec
+        env = rollfleet.make_env(spec.env)
+        policy = rollfleet.make_policy(spec.policy, env.single_observation_space, env.single_action_space)
         collector.update_policy_weights_(policy)
         print("<script>alert(1)</script>", flush=True)
         for batch in collector:
