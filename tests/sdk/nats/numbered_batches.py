@@ -12,6 +12,7 @@ from rollfleet.nats.link import Link
 from rollfleet.wire.chunks import Identity
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import BatchMeta
+from rollfleet_api.versions import version_of
 
 
 def fragment(value: float = 0.0, *, envs: int = 2, steps: int = 3, size: int = 4) -> Fragment:
@@ -33,7 +34,7 @@ def fragment(value: float = 0.0, *, envs: int = 2, steps: int = 3, size: int = 4
     )
 
 
-META = BatchMeta(session=1, round=0, version=1, frames=6)
+META = BatchMeta(session=1, round=0, version=version_of(1, 1), frames=6)
 
 ASYNC: dict[str, Any] = {
     "mode": "Async",
