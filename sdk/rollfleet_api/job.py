@@ -50,14 +50,9 @@ _RECREATE = "`rollfleet fetch` kept files first, then delete and recreate the jo
 _FRAMES = "self.collect.framesPerBatch"
 _SHARED = "self.mode == 'Sync' && !has(self.autoscale) && self.collect.trajsPerBatch == 0"
 _ENVS = f"(self.env.numEnvs * ({_SHARED} ? self.workers : 1))"
-_LESS = f"{_FRAMES} / {_ENVS} * {_ENVS}"
-_UNEVEN: Final = (
-    "%d is not a multiple of %d, the environments of a batch (`env.numEnvs`, in mode Sync times `workers`); write %s"
-)
-_UNEVEN_CEL = (
-    f"'{_UNEVEN}'.format([{_FRAMES}, {_ENVS}, ({_LESS} > 0 ? string({_LESS}) + ' or ' : '') + "
-    f"string({_LESS} + {_ENVS})])"
-)
+_LESS = f"({_FRAMES} < {_ENVS} ? {_ENVS} : {_FRAMES} / {_ENVS} * {_ENVS})"
+_UNEVEN: Final = "%d is not a multiple of %d, the environments of a batch (`env.numEnvs`, in mode Sync times `workers`); write %d or %d"
+_UNEVEN_CEL = f"'{_UNEVEN}'.format([{_FRAMES}, {_ENVS}, {_LESS}, {_LESS} + {_ENVS}])"
 
 
 class CollectorJobSpec(Model):
@@ -155,8 +150,8 @@ class CollectorJobSpec(Model):
         frames, trajectories = self.collect.frames_per_batch, self.collect.trajs_per_batch
         shared = self.mode is Mode.SYNC and self.autoscale is None and not trajectories
         envs = self.env.num_envs * (self.workers if shared else 1)
-        less = frames - frames % envs
-        return _UNEVEN % (frames, envs, f"{less} or {less + envs}" if less else envs) if less < frames else ""
+        less = frames - frames % envs or envs
+        return _UNEVEN % (frames, envs, less, less + envs) if frames % envs else ""
 
     @property
     def steps_per_batch(self) -> int:
