@@ -51,7 +51,10 @@ _FRAMES = "self.collect.framesPerBatch"
 _SHARED = "self.mode == 'Sync' && !has(self.autoscale) && self.collect.trajsPerBatch == 0"
 _ENVS = f"(self.env.numEnvs * ({_SHARED} ? self.workers : 1))"
 _LESS = f"({_FRAMES} < {_ENVS} ? {_ENVS} : {_FRAMES} / {_ENVS} * {_ENVS})"
-_UNEVEN: Final = "%d is not a multiple of %d, the environments of a batch (`env.numEnvs`, in mode Sync times `workers`); write %d or %d"
+_UNEVEN: Final = (
+    "%d is not a multiple of %d, the environments of a batch "
+    "(`env.numEnvs`, in mode Sync times `workers`); write %d or %d"
+)
 _UNEVEN_CEL = f"'{_UNEVEN}'.format([{_FRAMES}, {_ENVS}, {_LESS}, {_LESS} + {_ENVS}])"
 
 
