@@ -191,7 +191,9 @@ def test_the_error_of_a_program_without_a_main_guard_names_it(tmp_path: Path) ->
         "import multiprocessing, rollfleet\nmultiprocessing.set_start_method('spawn', force=True)\n"
         "rollfleet.Collector('CartPole-v1', num_envs=2, vectorization='async', frames_per_batch=4)\n"
     )
-    done = subprocess.run([sys.executable, "-P", str(program)], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        [sys.executable, "-P", str(program)], capture_output=True, text=True, timeout=100, check=False
+    )
     assert 'makes its environments under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
 
 
