@@ -23,10 +23,20 @@ log = logging.getLogger(__name__)
 PATIENCE_S: Final = 20.0
 """Grace period for rarely transient problems. After it, the start is given up."""
 
-_RARELY_MENDED: Final = """
-ContainerRefused Forbidden ImagePullFailed Invalid LimitExceeded PodSecurityViolation PodsRefused QuotaExceeded
-ResourcesMissing TemplateInvalid
-"""
+_RARELY_MENDED: Final = frozenset(
+    (
+        "ContainerRefused",
+        "Forbidden",
+        "ImagePullFailed",
+        "Invalid",
+        "LimitExceeded",
+        "PodSecurityViolation",
+        "PodsRefused",
+        "QuotaExceeded",
+        "ResourcesMissing",
+        "TemplateInvalid",
+    )
+)
 _LOOK_S: Final = 1.0
 _UNSEEN_S: Final = 5.0
 _IN_POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -92,7 +102,7 @@ class Submission:
             if view.status.held(ConditionType.FAILED):
                 # The advice is about edits, and this job is about to be deleted.
                 raise JobEnded(f"{view.key} has failed: {found.model_copy(update={'advice': ''})}")
-            if found.reason in _RARELY_MENDED.split() and now_s - problem_s > PATIENCE_S:
+            if found.reason in _RARELY_MENDED and now_s - problem_s > PATIENCE_S:
                 raise self._not_started(found)
             left_s = began_s + self._cluster.timeout_s - now_s
             if left_s <= 0:
