@@ -72,8 +72,8 @@ def _revocations(job: CollectorJob, now_s: int, renewed_s: int) -> Claims:
 def _limits(job: CollectorJob, state_bytes: int) -> Claims:
     """Return the account's limits.
 
-    The bytes of its stream have their bound there: with one of the account, NATS would reserve them twice. A learner can
-    make JetStream send requests in its name, which may change the stream: hence the limit of a stream.
+    The bytes of its stream have their bound there: with one of the account, NATS would reserve them twice. A learner
+    can make JetStream send requests in its name, which may change the stream: hence the limit of a stream.
     """
     evaluating = job.spec.evaluation.workers if job.spec.evaluation else 0
     return {
