@@ -3,7 +3,6 @@
 import logging
 import os
 import time
-from contextlib import suppress
 from dataclasses import replace
 
 from nats.aio.msg import Msg
@@ -19,7 +18,6 @@ from rollfleet_operator.nats.trust import (
     CLAIMS_DELETE,
     CLAIMS_PACK,
     CLAIMS_UPDATE,
-    account_purge,
     claims_lookup,
 )
 
@@ -68,14 +66,6 @@ class AccountRegistry:
         issued_s = max(account.issued_s, known.issued_s + 1) if known else account.issued_s
         token = replace(account, issued_s=issued_s).signed(self._keys.operator, entropy=os.urandom(SEED_BYTES))
         await self._change(CLAIMS_UPDATE, token, account.name)
-
-    async def purge(self, account: str) -> None:
-        """Remove an account's streams and its folder.
-
-        NATS would keep the folder of a deleted account, and look for the account at each full health check: 2 s each.
-        """
-        with suppress(NoRespondersError):  # JetStream is off
-            await self._system.request(account_purge(account))
 
     async def forget(self, account: str) -> None:
         """Delete an account; NATS closes its connections."""

@@ -129,7 +129,6 @@ class NatsOnServer:
         if held := await self._registry.held(account):
             # NATS deletes an account, but not its streams.
             await streams.deprovision((await self._connections.of(subjects)).account, subjects)
-            await self._registry.purge(account)
         await self._connections.leave(subjects)
         if held:
             await self._registry.forget(account)

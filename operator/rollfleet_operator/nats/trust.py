@@ -19,11 +19,6 @@ def claims_lookup(account: str) -> str:
     return f"$SYS.REQ.ACCOUNT.{account}.CLAIMS.LOOKUP"
 
 
-def account_purge(account: str) -> str:
-    """Return the subject of requests to remove an account's streams and its folder."""
-    return f"$JS.API.ACCOUNT.PURGE.{account}"
-
-
 def new_keys(entropy: bytes) -> Keys:
     """Make the keys of an installation from 32 random bytes."""
     return Keys(Signer.of(Kind.OPERATOR, entropy))
