@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 
 from rollfleet_api.jetstream import EXPECTED_SEQUENCE, NO_CAPACITY, NOT_FOUND, TOO_FEW_SERVERS, JetStreamCode
-from rollfleet_api.job import CollectorJob, Storage, WhenFull
+from rollfleet_api.job import CollectorJob, Storage
 from rollfleet_api.metadata import Metadata
-from rollfleet_api.ranks import Rank
 from rollfleet_api.subjects import Subjects
 
 SECOND_NS = 1_000_000_000
@@ -131,7 +130,6 @@ def provisioning(job: CollectorJob, kept: Mapping[str, bytes], *, space: Space |
     if not stored:  # the state is new, or was not restored to its end
         for subject, data in kept.items():
             yield from _store_if_missing(subject, data)
-    yield from _update_or_create(job, batches_stream(job, space.batches if space else None))
     spec = json.dumps(published(job).dump()).encode()
     if stored != spec:  # else subscribers would take it for a change
         yield from _ask(Request(subject=subjects.spec, data=spec))
@@ -156,8 +154,7 @@ def deprovisioning(subjects: Subjects) -> Plan:
     Raises:
         RequestRefused: NATS refused one of them.
     """
-    for stream in (subjects.state_stream, subjects.batches_stream):
-        yield from _ask(Request(subject=f"{API}STREAM.DELETE.{stream}"), accept=NOT_FOUND)
+    yield from _ask(Request(subject=f"{API}STREAM.DELETE.{subjects.state_stream}"), accept=NOT_FOUND)
 
 
 def _ask(request: Request, *, accept: tuple[int, ...] = (), advice: Mapping[int, str] | None = None) -> Plan:
@@ -202,35 +199,6 @@ def _advice(job: CollectorJob) -> dict[int, str]:
     return advice
 
 
-def batches_stream(job: CollectorJob, batches_bytes: int | None = None) -> Configuration:
-    """The work queue of a job's batches, in at most `batches_bytes`; None: `maxBytes`."""
-    subjects, delivery = subjects_of(job), job.spec.delivery
-    block = delivery.when_full is WhenFull.BLOCK
-    return {
-        "name": subjects.batches_stream,
-        "subjects": subjects.batch_subjects,
-        "storage": _storage(delivery.storage),
-        "retention": "workqueue",
-        "discard": "new" if block else "old",
-        "discard_new_per_subject": block,
-        "max_bytes": delivery.limit_bytes if batches_bytes is None else batches_bytes,
-        "max_msgs": _most_batch_messages(job),
-        "max_msgs_per_subject": delivery.max_batches_ahead,
-        "max_msg_size": LARGEST_CHUNK_BYTES,
-        "duplicate_window": LEAST_DUPLICATE_WINDOW_NS,
-        "allow_direct": False,
-        "num_replicas": delivery.replicas,
-    }
-
-
-def _most_batch_messages(job: CollectorJob) -> int:
-    """The most messages of the work queue: its memory on the server grows with the number of their subjects."""
-    delivery = job.spec.delivery
-    last_pieces_and_beginnings = 2 * job.spec.workers * delivery.max_batches_ahead
-    most = delivery.limit_bytes // LEAST_CHUNK_BYTES + last_pieces_and_beginnings
-    return min(most, delivery.limit_bytes // LEAST_BATCH_BYTES) + SPARE_MESSAGES
-
-
 def state_stream(job: CollectorJob, state_bytes: int | None = None) -> Configuration:
     """The stream that keeps the last message of each other subject, in at most `state_bytes`."""
     subjects = subjects_of(job)
@@ -251,28 +219,6 @@ def state_stream(job: CollectorJob, state_bytes: int | None = None) -> Configura
         "allow_direct": True,
         "num_replicas": job.spec.delivery.replicas,
     }
-
-
-def learner_consumer(subjects: Subjects, rank: Rank, owner: str, *, workers: int) -> Configuration:
-    """The consumer that a learner recreates when it connects: unacknowledged messages are delivered again.
-
-    Args:
-        subjects: The job's subjects.
-        rank: The rank of the learner's process. Consumers of a work queue must not overlap.
-        owner: Unique id of the process: by it a learner sees whether the consumer is still its own.
-        workers: Number of workers that batches may come from; matters with more than one rank.
-    """
-    consumer: Configuration = {
-        "durable_name": rank.consumer,
-        "ack_policy": "explicit",
-        "ack_wait": ACK_WAIT_NS,
-        "max_ack_pending": -1,
-        "max_waiting": 16,
-        "metadata": {OWNER: owner},
-    }
-    if filters := rank.filters(subjects, workers):
-        consumer["filter_subjects"] = filters
-    return consumer
 
 
 def subjects_of(job: CollectorJob) -> Subjects:
