@@ -147,16 +147,16 @@ class Control:
 
 @_message
 class Lease:
-    """A worker's lease: the incarnation that holds it. Leases of earlier incarnations are void.
+    """A lease of a worker's incarnation, or of a learner's session. Leases with lower numbers are void.
 
     Attributes:
-        incarnation: Its number.
+        incarnation: The number of the incarnation, or of the session.
         host: The name of its pod, or machine.
         pid: The id of its process there. A restarted container may have the same.
         process: Random number of the process.
     """
 
-    incarnation: Annotated[int, Field(ge=0, le=2**15 - 1)]
+    incarnation: Annotated[int, Field(ge=0, le=2**23 - 1)]
     host: str
     pid: Count
     process: Annotated[int, Field(ge=0, le=2**16 - 1)] = 0
@@ -177,6 +177,49 @@ class BatchMeta:
     round: Count
     version: Count
     frames: Count
+
+
+@_message
+class KeptBatch:
+    """A batch that its worker keeps, because the learner has not taken it yet.
+
+    Attributes:
+        sequence: Its number in the worker's incarnation, from 0.
+        nbytes: Its size.
+        chunks: Number of its chunks.
+        idle: Whether the worker has sent all chunks that it was to send.
+    """
+
+    sequence: Count
+    nbytes: Count
+    chunks: Annotated[int, Field(ge=1, le=1 << 16)]
+    idle: bool
+
+
+@_message
+class Offer:
+    """What a worker keeps: sent once a second, and at once with a batch that the learner must ask for."""
+
+    incarnation: Index
+    process: Index
+    batches: tuple[KeptBatch, ...]
+
+
+@_message
+class Receipt:
+    """The learner's answer to a worker.
+
+    Attributes:
+        process: The process that it answers; see `Lease`.
+        taken: Numbers of batches that the worker need not keep any more.
+        held: Numbers of complete batches that wait for the learner's loop.
+        send: Chunks to send: the batch's number, the first chunk, and the one behind the last.
+    """
+
+    process: Index
+    taken: tuple[Count, ...] = ()
+    held: tuple[Count, ...] = ()
+    send: tuple[tuple[Count, Count, Count], ...] = ()
 
 
 @_message

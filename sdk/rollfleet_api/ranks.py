@@ -1,11 +1,8 @@
 """The ranks of a learner that runs in several processes, and the workers of each rank."""
 
-import re
 from dataclasses import dataclass
 
-from rollfleet_api.subjects import LEARNER, Subjects
-
-_CONSUMER = re.compile(rf"{LEARNER}-(0|[1-9][0-9]*)-of-([1-9][0-9]*)")
+from rollfleet_api.subjects import LEARNER
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +48,9 @@ class Rank:
         return worker % self.ranks == self.rank
 
     @property
-    def consumer(self) -> str:
-        """Name of the rank's durable consumer."""
+    def name(self) -> str:
+        """The name of the rank's lease."""
         return LEARNER if self.ranks == 1 else f"{LEARNER}-{self.rank}-of-{self.ranks}"
-
-    @classmethod
-    def of_consumer(cls, name: str) -> "Rank | None":
-        """Parse a consumer's name, the inverse of `consumer`; None: another program's consumer."""
-        if name == LEARNER:
-            return cls()
-        if not (found := _CONSUMER.fullmatch(name)):
-            return None
-        rank, ranks = map(int, found.groups())
-        return cls(rank, ranks) if ranks > 1 and rank < ranks else None
-
-    def filters(self, subjects: Subjects, workers: int) -> list[str]:
-        """Return the subjects of the rank's workers, out of the first `workers`; empty: the rank gets all batches."""
-        if self.ranks == 1:
-            return []
-        return [subjects.batches_of(worker) for worker in range(self.rank, max(workers, self.ranks), self.ranks)]
 
     def __str__(self) -> str:
         """Return the rank in words."""

@@ -1,17 +1,18 @@
-"""A job's names on NATS: its subjects, its two streams, its consumer.
+"""A job's names on NATS: its subjects, and its stream.
 
 ```
-rollfleet.<namespace>.<job>.batches.<worker>.<chunk>    work queue: chunks of batches, towards the learner
-rollfleet.<namespace>.<job>.batches.<worker>.began      work queue: a worker's next incarnation starts after this
+rollfleet.<namespace>.<job>.batches.<worker>.chunk      no stream: chunks of batches, towards the learner
+rollfleet.<namespace>.<job>.batches.<worker>.offer      no stream: which batches the worker keeps for the learner
+rollfleet.<namespace>.<job>.taken.<worker>              no stream: which of them the learner has, and wants
 rollfleet.<namespace>.<job>.spec                        state: the job itself, for processes that join
 rollfleet.<namespace>.<job>.control                     state: the learner's orders
 rollfleet.<namespace>.<job>.weights.manifest            state: the newest complete version, published last
 rollfleet.<namespace>.<job>.weights.<slot>.<chunk>      state: the bytes of a version, in one of two slots
 rollfleet.<namespace>.<job>.only.<worker>.<...>         state: the same two, for versions that only this worker gets
 rollfleet.<namespace>.<job>.leases.<worker>             state: the worker's incarnation, by compare and set
+rollfleet.<namespace>.<job>.learners.<rank>             state: the learner's session, by compare and set
 rollfleet.<namespace>.<job>.workers.<worker>            state: the worker's heartbeat
 rollfleet.<namespace>.<job>.learner                     state: the learner's heartbeat
-rollfleet.<namespace>.<job>.taken.<worker>              no stream: a hint that the worker's batch left the queue
 rollfleet.<namespace>.<job>.ranks.<rank>                no stream: the heartbeat of a rank to rank 0
 rollfleet.<namespace>.<job>.evaluations.<worker>        no stream: an evaluation worker's newest result
 ```
@@ -27,7 +28,7 @@ from typing import Self
 from rollfleet_api.metadata import DNS_LABEL_PATTERN, MAX_LABEL_LENGTH
 
 ROOT = "rollfleet"
-BEGAN = ".began"
+OFFER = ".offer"
 LEARNER = "learner"
 WEIGHT_SLOTS = 2  # a reader of version v is not disturbed while v + 1 is written
 
@@ -59,7 +60,7 @@ class WeightSubjects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subjects:
-    """The subjects and streams of one job.
+    """The subjects and the stream of one job.
 
     Raises:
         ValueError: Namespace or job is not a DNS label: it could match subjects of other jobs.
@@ -96,11 +97,6 @@ class Subjects:
     def prefix(self) -> str:
         """Common prefix of the job's subjects, without the last dot."""
         return f"{ROOT}.{self.namespace}.{self.job}"
-
-    @property
-    def batches_stream(self) -> str:
-        """Name of the work queue that holds batches."""
-        return f"{ROOT}_{self.namespace}_{self.job}_batches"
 
     @property
     def state_stream(self) -> str:
@@ -146,17 +142,31 @@ class Subjects:
         """Wildcard of the workers' leases."""
         return f"{self.prefix}.leases.*"
 
-    def batch_chunk(self, worker: int, chunk: int) -> str:
-        """Return the subject of a chunk of a worker's batch."""
-        return f"{self.prefix}.batches.{worker}.{chunk}"
+    @property
+    def batches(self) -> str:
+        """Wildcard of the workers' chunks and offers."""
+        return self.batches_of("*")
 
-    def batches_of(self, worker: int) -> str:
-        """Return the wildcard of all that a worker publishes to the work queue."""
+    def batches_of(self, worker: int | str) -> str:
+        """Return the wildcard of a worker's chunks and offers: one subscription receives both in their order."""
         return f"{self.prefix}.batches.{worker}.*"
 
-    def began(self, worker: int) -> str:
-        """Return the subject on which a worker's later incarnations announce their start, behind earlier batches."""
-        return f"{self.prefix}.batches.{worker}{BEGAN}"
+    def chunk(self, worker: int) -> str:
+        """Return the subject of the chunks of a worker's batches."""
+        return f"{self.prefix}.batches.{worker}.chunk"
+
+    def offer(self, worker: int) -> str:
+        """Return the subject on which a worker names the batches that it keeps."""
+        return f"{self.prefix}.batches.{worker}{OFFER}"
+
+    @property
+    def learner_leases(self) -> str:
+        """Wildcard of the learner's leases."""
+        return f"{self.prefix}.learners.*"
+
+    def learner_lease(self, rank: str) -> str:
+        """Return the subject of the lease of a learner's rank, by the rank's name."""
+        return f"{self.prefix}.learners.{rank}"
 
     def lease(self, worker: int) -> str:
         """Return the subject of a worker's lease."""
@@ -167,7 +177,7 @@ class Subjects:
         return f"{self.prefix}.workers.{worker}"
 
     def taken(self, worker: int) -> str:
-        """Return the subject of the hint that a worker's batch left the queue."""
+        """Return the subject of the learner's receipts for a worker's batches."""
         return f"{self.prefix}.taken.{worker}"
 
     @property
@@ -206,11 +216,7 @@ class Subjects:
             self.control,
             *self.all_weights,
             self.leases,
+            self.learner_leases,
             self.workers,
             self.learner,
         ]
-
-    @property
-    def batch_subjects(self) -> list[str]:
-        """Subjects that the work queue keeps."""
-        return [f"{self.prefix}.batches.*.*"]

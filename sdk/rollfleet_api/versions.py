@@ -7,6 +7,7 @@ from typing import Final
 
 _COUNT_BITS: Final = 40
 MAX_VERSIONS: Final = (1 << _COUNT_BITS) - 1
+MAX_SESSIONS: Final = 1 << 23  # with the count, a version has 63 bits
 
 
 def version_of(session: int, count: int) -> int:

@@ -15,7 +15,7 @@ class Sender:
         self._transport = NatsWorkerTransport(server.link(Role.WORKER), worker)
 
     def send(self, *values: float, session: int = 1, round_: int = 0, version: int = 1) -> None:
-        """Send a batch for each value, whose observations all have that value. Wait until NATS has stored them."""
+        """Send a batch for each value, whose observations all have that value. It keeps them until they are taken."""
         meta = BatchMeta(session=session, round=round_, version=version, frames=6)
         for value in values:
-            self._transport.send(fragment(value), meta).stored.result(10)
+            self._transport.send(fragment(value), meta)

@@ -1,4 +1,4 @@
-"""A worker's lease. Each incarnation takes it by compare and set, so no two have the same number.
+"""A lease of a worker's incarnation or of a learner's session. Each takes it by compare and set: no two share a number.
 
 A message that is no lease counts as none.
 """
@@ -11,60 +11,70 @@ from typing import Self
 from nats.errors import NoRespondersError
 from nats.js.errors import APIError, NotFoundError
 
-from rollfleet.errors import WorkerReplaced
+from rollfleet.errors import RollfleetError
 from rollfleet.nats.link import Link, unpack_or_skip
-from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS
 from rollfleet_api.jetstream import EXPECTED_SEQUENCE, JetStreamCode
 from rollfleet_api.messages import Lease, pack
 
 
-class WorkerLease:
-    """A worker's lease, held by one incarnation.
+class Overtaken(RollfleetError):
+    """Another process holds the lease.
 
-    Args:
-        link: The worker's connection.
-        worker: Index of the worker.
-        incarnation: Number of this incarnation, from 0; no other process has it.
+    Attributes:
+        number: Its number.
     """
 
-    def __init__(self, link: Link, worker: int, incarnation: int) -> None:
-        self._link, self._worker = link, worker
-        self.incarnation = incarnation
-        self.lease = Lease(
-            incarnation=incarnation, host=socket.gethostname(), pid=os.getpid(), process=secrets.randbits(16)
-        )
+    def __init__(self, number: int) -> None:
+        super().__init__(f"number {number} holds the lease")
+        self.number = number
+
+
+class HeldLease:
+    """A lease, held by this process.
+
+    Args:
+        link: The connection.
+        subject: The lease's subject.
+        number: The number that no other process has.
+
+    Attributes:
+        number: The same.
+        lease: The message.
+    """
+
+    def __init__(self, link: Link, subject: str, number: int) -> None:
+        self._link, self._subject = link, subject
+        self.number = number
+        self.lease = Lease(incarnation=number, host=socket.gethostname(), pid=os.getpid(), process=secrets.randbits(16))
 
     @classmethod
-    async def take(cls, link: Link, worker: int) -> Self:
-        """Take the lease for the worker's next incarnation.
+    async def take(cls, link: Link, subject: str, *, least: int = 0, most: int) -> Self:
+        """Take the lease with the next number.
 
         Raises:
-            OverflowError: The worker has had all `MAX_INCARNATIONS`.
+            OverflowError: That would be `most`.
         """
         while True:
-            last, sequence = await _last(link, worker)
-            if last + 1 == MAX_INCARNATIONS:
-                raise OverflowError(f"worker {worker} was started {MAX_INCARNATIONS:,} times; delete its job")
-            lease = cls(link, worker, last + 1)
-            if await lease._store(after=sequence):
-                return lease
+            last, sequence = await _last(link, subject)
+            if (number := max(last + 1, least)) >= most:
+                raise OverflowError(f"{subject} was taken {most:,} times; delete the job")
+            held = cls(link, subject, number)
+            if await held._store(after=sequence):
+                return held
 
     async def hold(self) -> bool:
         """Store the lease again if NATS has lost it. Returns False if it had.
 
         Raises:
-            WorkerReplaced: A later incarnation holds the lease.
+            Overtaken: A later process holds it.
         """
         held = True
         while True:
-            last, sequence = await _last(self._link, self._worker)
-            if last == self.incarnation:
+            last, sequence = await _last(self._link, self._subject)
+            if last == self.number:
                 return held
-            if last > self.incarnation:
-                raise WorkerReplaced(
-                    f"worker {self._worker} was started again: incarnation {last} holds its lease, and this one, "
-                    f"{self.incarnation}, ends"
-                )
+            if last > self.number:
+                raise Overtaken(last)
             held = False
             await self._store(after=sequence)
 
@@ -72,7 +82,7 @@ class WorkerLease:
         """Store the lease. Returns False if another process took it in between."""
         expected = {EXPECTED_SEQUENCE: str(after)}
         try:
-            await self._link.js.publish(self._link.subjects.lease(self._worker), pack(self.lease), headers=expected)
+            await self._link.js.publish(self._subject, pack(self.lease), headers=expected)
         except APIError as error:
             if error.err_code != JetStreamCode.WRONG_LAST_SEQUENCE:
                 raise
@@ -80,9 +90,8 @@ class WorkerLease:
         return True
 
 
-async def _last(link: Link, worker: int) -> tuple[int, int]:
-    """Return the incarnation of a worker's newest lease in NATS, -1: no lease, and its number in the stream."""
-    subject = link.subjects.lease(worker)
+async def _last(link: Link, subject: str) -> tuple[int, int]:
+    """Return the number of the newest lease in NATS, -1: no lease, and its number in the stream."""
     try:
         last = await link.js.get_last_msg(link.subjects.state_stream, subject)  # the read that workers are permitted
     except NotFoundError as error:

@@ -47,11 +47,8 @@ PENDING_BYTES = 64 << 20  # nats-py's write buffer: the windows of all senders a
 REQUEST_TIMEOUT_S = 5.0
 TUNNEL_TIMEOUT_S = 10.0  # for a connection through an API server, which may be far away
 ACCOUNT_DELETED = "account authentication expired"  # NATS says; the accounts of jobs never expire
-FULL_WAIT_S = 0.25  # before a message that found no space is sent again
-BEHIND_WAIT_S = 4.0  # the longest such wait while the learner is behind: it reports each free slot
-_STARTING_UP = (None, 0, JetStreamCode.NOT_AVAILABLE)  # a JetStream that is not ready gives no code, or this one
-_FULL = (JetStreamCode.STORE_FAILED, *NO_CAPACITY)
-_BEHIND = "maximum messages per subject"  # NATS's description of a learner that is behind
+# A JetStream that is not ready gives no code, or this one; one that is full may have space later.
+_LATER = (None, 0, JetStreamCode.NOT_AVAILABLE, JetStreamCode.STORE_FAILED, *NO_CAPACITY)
 
 
 class Link:
@@ -84,7 +81,6 @@ class Link:
         self._probe: list[Exception] | None = None  # refusals that `may_subscribe` expects
         self._last_error: Exception | None = None
         self._warned_s = -math.inf  # time of the last warning that NATS stores nothing
-        self._space = asyncio.Event()  # set, and replaced, when there may be space
         self._warned_of = set[type[Exception]]()  # since the last cut: such errors come again and again
         self._recoveries: list[Callable[[], Awaitable[None]]] = []
         self._after_close = ExitStack()
@@ -175,25 +171,20 @@ class Link:
 
     # --- for coroutines on the connection's thread ---
 
-    async def store(self, subject: str, data: bytes | Pieces, again: Callable[[], object] | None = None) -> None:
+    async def store(self, subject: str, data: bytes | Pieces) -> None:
         """Publish a message to a stream until NATS confirms it. Waits while NATS is away, or has no space.
 
         A message whose confirmation is lost is stored twice. The memory of `data` must not change until NATS confirms
         it: a large message is not copied.
 
-        Args:
-            subject: Its subject.
-            data: Its payload.
-            again: Called before the message is sent a second time: NATS may have it.
-
         Raises:
             APIError: JetStream refused it, for a reason that waiting does not mend.
         """
-        began_s, wait_s = time.monotonic(), FULL_WAIT_S
+        began_s = time.monotonic()
         payload = Pieces(data) if not isinstance(data, Pieces) and len(data) >= LARGE_BYTES else data
         while True:
             await self._recovered.wait()
-            cut, space = self._cut, self._space
+            cut = self._cut
             publishing: asyncio.Future[Any] = asyncio.ensure_future(
                 self.js.publish(subject, cast(bytes, payload), timeout=REQUEST_TIMEOUT_S)
             )
@@ -204,28 +195,12 @@ class Link:
                     publishing.result()
                     return
             except (nats.errors.Error, TimeoutError, OSError) as error:
-                code = error.err_code if isinstance(error, APIError) else None
-                if code in _FULL:
-                    if behind := _BEHIND in str(error):  # the ordinary reason: no cause for a warning
-                        began_s = time.monotonic()
-                    self._warn_of_wait(subject, began_s, error)
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(space.wait(), wait_s)
-                    wait_s = min(2 * wait_s, BEHIND_WAIT_S) if behind else FULL_WAIT_S
-                    continue
-                if code not in _STARTING_UP:
+                if isinstance(error, APIError) and error.err_code not in _LATER:
                     raise
                 self._warn_of_wait(subject, began_s, error)
                 await asyncio.sleep(RETRY_WAIT_S)
             finally:
                 publishing.cancel()
-            if again:
-                again()
-
-    def retry(self) -> None:
-        """Send messages that wait for space again, now."""
-        self._space.set()
-        self._space = asyncio.Event()
 
     def _warn_of_wait(self, subject: str, began_s: float, reason: Exception) -> None:
         now = time.monotonic()
@@ -233,11 +208,11 @@ class Link:
             self._warned_s = now
             log.warning("NATS has not stored %s for %.0f s; trying again (%s)", subject, now - began_s, reason)
 
-    async def publish(self, subject: str, data: bytes) -> None:
+    async def publish(self, subject: str, data: bytes | Pieces) -> None:
         """Publish a message that may be lost. While NATS is away it is not sent."""
         if self.client.is_connected:
             try:
-                await self.client.publish(subject, data)
+                await self.client.publish(subject, cast(bytes, data))
             except (nats.errors.Error, OSError) as error:
                 log.debug("publishing %s: %r", subject, error)
 

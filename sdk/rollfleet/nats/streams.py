@@ -1,26 +1,23 @@
-"""JetStream's API over a link: create and delete a job's streams, as an operator does, for a job on this machine.
+"""JetStream's API over a link: create and delete a job's stream, as an operator does, for a job on this machine.
 
 `rollfleet_api.streams` plans the requests; this module sends them.
 """
 
-import json
 from collections.abc import Mapping
-from typing import Any
 
 from nats.aio.msg import Msg
 from nats.js.errors import APIError, ServiceUnavailableError
 
 from rollfleet.errors import JetStreamRefused
 from rollfleet.nats.link import REQUEST_TIMEOUT_S, Link
-from rollfleet_api.jetstream import NOT_FOUND
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.streams import API, Plan, Reply, Request, RequestRefused, deprovisioning, provisioning
+from rollfleet_api.streams import Plan, Reply, Request, RequestRefused, deprovisioning, provisioning
 
 _UNAVAILABLE = 503  # JetStream is starting up: the one refusal that a retry can mend
 
 
 async def own(link: Link, job: CollectorJob) -> dict[str, bytes]:
-    """Create a job's streams, and again whenever NATS has lost them, with the messages that its processes restart from.
+    """Create a job's stream, and again whenever NATS has lost them, with the messages that its processes restart from.
 
     These are the newest leases, control message and learner's status. Weights are not among them: the learner sends
     them again.
@@ -29,7 +26,7 @@ async def own(link: Link, job: CollectorJob) -> dict[str, bytes]:
         These messages, by subject. They change with each newer one.
 
     Raises:
-        JetStreamRefused: There is too little space for `delivery.maxBytes`, or too few servers for `delivery.replicas`.
+        JetStreamRefused: JetStream refused it, for want of memory say.
     """
     kept: dict[str, bytes] = {}
     leases = {link.subjects.lease(index) for index in range(job.spec.workers)}  # workers may send any others
@@ -47,46 +44,23 @@ async def own(link: Link, job: CollectorJob) -> dict[str, bytes]:
 
 
 async def provision(link: Link, job: CollectorJob, *, kept: Mapping[str, bytes] | None = None) -> None:
-    """Create a job's streams or update them, and publish the job.
+    """Create a job's stream or update it, and publish the job.
 
     Messages in `kept` (see `own`) are stored again where NATS has lost them.
 
     Raises:
-        JetStreamRefused: There is too little space for `delivery.maxBytes`, or too few servers for `delivery.replicas`.
+        JetStreamRefused: JetStream refused it, for want of memory say.
     """
     await _carry_out(link, provisioning(job, kept or {}))
 
 
 async def deprovision(link: Link) -> None:
-    """Delete the job's streams and all their messages.
+    """Delete the job's stream and all its messages.
 
     Raises:
         JetStreamRefused: The server refused it.
     """
     await _carry_out(link, deprovisioning(link.subjects))
-
-
-async def ask(link: Link, subject: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer of JetStream's API.
-
-    Raises:
-        JetStreamRefused: The server refused the request.
-    """
-    request = Request(subject=f"{API}{subject}", data=json.dumps(body).encode() if body else b"")
-    reply = await send(link, request)
-    if reply.error_code:
-        raise JetStreamRefused(subject, reply.error_code, reply.description)
-    answer: dict[str, Any] = json.loads(reply.data)
-    return answer
-
-
-async def remove(link: Link, subject: str) -> None:
-    """Delete a consumer or a stream, if it exists."""
-    try:
-        await ask(link, subject, {})
-    except JetStreamRefused as error:
-        if error.error_code not in NOT_FOUND:
-            raise
 
 
 async def _carry_out(link: Link, plan: Plan) -> None:

@@ -1,32 +1,31 @@
 """The learner's side of a job over NATS: batches in, weights and control out.
 
 ```
-work queue -> Puller -> BatchReceiver (reassemble, decode on its own thread) -> receive()
-take() -> acknowledge every chunk, notify the worker that the queue has space
+chunks, offers -> BatchReceiver: Intake (make whole), decode on its own thread -> receive()
+take() -> a receipt to the worker, which keeps the batch until then
 send_weights(), control() -> LearnerSender (in order, the newest only)
 ```
 
 A learner of several ranks has one transport in each. Only rank 0 sends weights and control.
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from dataclasses import replace
+from uuid import uuid4
 
 import torch
 import xxhash
-from nats.errors import Error as NatsError
+from nats.aio.msg import Msg
 
-from rollfleet.errors import JetStreamRefused, JobEnded, LearnerReplaced, RollfleetError
-from rollfleet.nats.consumer import LearnerConsumer, Missing
+from rollfleet.errors import LearnerReplaced
 from rollfleet.nats.heartbeats import LearnerHeartbeats
-from rollfleet.nats.link import Link
+from rollfleet.nats.lease import HeldLease, Overtaken
+from rollfleet.nats.link import Link, unpack_or_skip
 from rollfleet.nats.peer_ranks import LeaderView, PeerRanks
-from rollfleet.nats.polling import RETRY_WAIT_S, insist
-from rollfleet.nats.presence import JobPresence, is_missing
-from rollfleet.nats.puller import Puller
+from rollfleet.nats.polling import insist
+from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.receiver import BatchReceiver
 from rollfleet.nats.sender import LearnerSender
 from rollfleet.nats.state import read_state
@@ -36,9 +35,18 @@ from rollfleet.weights.layout import Snapshot, State
 from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.chunks import Identity
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, Evaluation, LearnerPhase, LearnerStatus, Manifest, WorkerState, WorkerStatus
+from rollfleet_api.messages import (
+    Control,
+    Evaluation,
+    LearnerPhase,
+    LearnerStatus,
+    Lease,
+    Manifest,
+    WorkerState,
+    WorkerStatus,
+)
 from rollfleet_api.ranks import ALONE, Rank
-from rollfleet_api.versions import count_of, session_of
+from rollfleet_api.versions import MAX_SESSIONS, count_of, session_of
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +57,7 @@ END_TIMEOUT_S = 30.0  # for the message that the job is complete: no other proce
 
 
 class NatsTransport:
-    """Takes a job over: recreates the learner's consumer, so that unacknowledged batches are delivered again.
+    """Takes a job over: workers send it the batches that they keep.
 
     Args:
         link: A connection as the job's learner. It is closed with the transport.
@@ -75,24 +83,11 @@ class NatsTransport:
     ) -> None:
         self.job, self.rank, self.elastic = job, rank, elastic
         self._link, self._subjects = link, link.subjects
-        self._consumer = LearnerConsumer(link, rank, job.spec.workers)
-        self._creating = asyncio.Lock()  # the consumer
         self._found: Manifest | None = None  # of the job's newest weights, until this learner sends some
-        self._receiver = BatchReceiver(
-            link, job=job, device=device, no_cuda_sync=no_cuda_sync, on_received=lambda: self._puller.wake()
-        )
-        self._heartbeats = LearnerHeartbeats(link, job, rank, self._consumer.owner, check=self._receiver.check)
+        self._receiver = BatchReceiver(link, job=job, rank=rank, device=device, no_cuda_sync=no_cuda_sync)
+        self._heartbeats = LearnerHeartbeats(link, job, rank, uuid4().hex, check=self._receiver.check)
         self.leader: LeaderView | None = self._heartbeats.leader
         self.peers: PeerRanks | None = self._heartbeats.peers if rank.leads and rank != ALONE else None
-        self._puller = Puller(
-            link.client,
-            stream=self._subjects.batches_stream,
-            consumer=rank.consumer,
-            on_message=self._receiver.add,
-            on_deleted=lambda: link.begin(insist(self._fail_without_consumer)),
-            on_unavailable=lambda: link.begin(self._wait_for_consumer()),
-            paused=self._receiver.full,
-        )
         try:
             self.resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
         except BaseException:
@@ -100,9 +95,8 @@ class NatsTransport:
             raise
         self._sender = LearnerSender(link, self.resumed.session)
         self._memory = BufferPool(IDLE_VERSIONS)
-        running = [self._puller.run(), self._sender.run(), self._receiver.keep(), self._heartbeats.run()]
-        running.append(JobPresence(link).watch(self._look))
-        link.on_reconnect(self._reclaim)
+        running = [self._sender.run(), self._heartbeats.run(), JobPresence(link).watch(self._look)]
+        link.on_reconnect(self._recover)
         self._tasks = [link.spawn(coroutine) for coroutine in running]
         for task in self._tasks:
             task.add_done_callback(self._on_ended)
@@ -178,10 +172,19 @@ class NatsTransport:
 
     async def _take_over(self) -> Resumed:
         link, subjects, beats = self._link, self._subjects, self._heartbeats
-        await insist(self._consumer.take_over)  # first: a replaced learner stops before its state is read
+        await insist(self._take_lease)  # first: a replaced learner stops before its state is read
+        await link.client.subscribe(subjects.learner_leases, cb=self._on_lease)
         await link.listen(subjects.spec, CollectorJob, lambda job: link.begin(self._follow(job)))
+        await self._receiver.follow(self.job)
         await beats.subscribe()
-        return await insist(self._read_resumed)  # a cut connection loses requests
+        resumed = await insist(self._read_resumed)  # a cut connection loses requests
+        if self.rank.leads and resumed.session > self._lease.number:  # NATS came back without the newest leases
+            await insist(lambda: self._take_lease(least=resumed.session))
+        return replace(resumed, session=self._lease.number) if self.rank.leads else resumed
+
+    async def _take_lease(self, *, least: int = 1) -> None:
+        subject = self._subjects.learner_lease(self.rank.name)
+        self._lease = await HeldLease.take(self._link, subject, least=least, most=MAX_SESSIONS)
 
     async def _read_resumed(self) -> Resumed:
         link, subjects, beats = self._link, self._subjects, self._heartbeats
@@ -227,52 +230,37 @@ class NatsTransport:
                 count_of(found.version),
             )
 
-    async def _reclaim(self) -> None:
-        """After a cut: have all unacknowledged messages delivered again, at once, and read the job.
+    async def _recover(self) -> None:
+        await self._look()
+        self._heartbeats.forget_missed()
 
-        NATS takes messages that were on their way for delivered. It may have lost its storage, or have an older one.
+    async def _on_lease(self, message: Msg) -> None:
+        """See whether a process of this rank has connected, or one of a learner with another number of ranks."""
+        lease = unpack_or_skip(Lease, message.data, message.subject)
+        own = message.subject == self._subjects.learner_lease(self.rank.name)
+        ours = message.subject.endswith(f"-of-{self.rank.ranks}") and not own
+        if lease and not ours and (not own or lease.incarnation > self._lease.number):
+            self._receiver.fail(self._replaced())
+
+    async def _look(self) -> None:
+        """See that NATS still has this learner's messages. Read those that may have been missed: control, and the job.
 
         Raises:
             LearnerReplaced: Another learner has the job.
         """
-        async with self._creating:
-            try:
-                await self._reclaim_consumer()
-            except JetStreamRefused as refused:  # by a server that is not ready: ask again
-                raise NatsError(str(refused)) from refused
-        await self._look()
-
-    async def _wait_for_consumer(self) -> None:
-        """Wait until a server answers for the consumer again, as in a cluster whose one server with it restarts."""
-        await asyncio.sleep(RETRY_WAIT_S)
-        with suppress(LearnerReplaced):  # the learner's next call raises it
-            await insist(self._reclaim)
-
-    async def _reclaim_consumer(self) -> None:
-        self._puller.hold()
-        if (owner := await self._consumer.owned_by()) is Missing.STREAM:
-            raise NatsError("it has no stream for batches: the job's owner recreates it")
         control = await read_state(self._link, self._subjects.control, Control)
-        newer = self.rank.leads and control is not None and control.session > self.resumed.session
         try:
-            if newer or owner not in (Missing.CONSUMER, self._consumer.owner):
-                raise self._replaced()
-            self._receiver.begin_epoch()
-            await self._consumer.recreate()
-        except LearnerReplaced as replaced:
-            self._receiver.fail(replaced)
-            raise
-        self._heartbeats.forget_missed()
-        self._puller.resume()
-
-    async def _look(self) -> None:
-        """See that NATS still has rank 0's messages. Read those that may have been missed: control, and the job."""
+            await self._lease.hold()
+        except Overtaken as overtaken:
+            raise self._replaced() from overtaken
+        if self.rank.leads and control and control.session > self.resumed.session:
+            raise self._replaced()
         if self.rank.leads and self._followed() > self._sender.progress:
             raise LearnerReplaced(
                 f"NATS came back without the last learner of {self.job.key}, which its workers follow: start it again"
             )
         await self._sender.restore()
-        if self.leader and (control := await read_state(self._link, self._subjects.control, Control)):
+        if self.leader and control:
             self.leader.hear(control)
         await self._read_spec()
 
@@ -283,17 +271,7 @@ class NatsTransport:
     async def _follow(self, job: CollectorJob) -> None:
         self.job = job
         self._heartbeats.follow(job)
-        self._receiver.follow(job)
-        if self._consumer.cover(job.spec.workers):
-            async with self._creating:
-                self._puller.hold()
-                try:
-                    await insist(self._consumer.recreate)
-                except LearnerReplaced as replaced:
-                    self._receiver.fail(replaced)
-                except JetStreamRefused as refused:  # the job is gone; the next request reports it
-                    log.debug("%s: %s", self.job.key, refused)
-                self._puller.resume()
+        await self._receiver.follow(job)
 
     def _on_ended(self, task: "Future[None]") -> None:
         error = None if task.cancelled() else task.exception()
@@ -302,14 +280,6 @@ class NatsTransport:
         if error:
             self._receiver.fail(error)
 
-    async def _fail_without_consumer(self) -> None:
-        """Find out whether the consumer was deleted with the job, whose state goes first, or by another learner."""
-        owner = await self._consumer.owned_by()
-        if owner is Missing.STREAM or (owner is Missing.CONSUMER and await is_missing(self._link)):
-            self._receiver.fail(JobEnded(f"the job {self.job.key} was deleted"))
-        else:
-            self._receiver.fail(self._replaced())
-
-    def _replaced(self) -> RollfleetError:
+    def _replaced(self) -> LearnerReplaced:
         how = "" if self.rank == ALONE else f" as {self.rank}, or with another number of ranks,"
         return LearnerReplaced(f"another learner connected to {self.job.key}{how} and took it over")

@@ -13,19 +13,19 @@ from dataclasses import replace
 from nats.aio.msg import Msg
 
 from rollfleet.data.batch import Fragment
-from rollfleet.errors import JobEnded
-from rollfleet.nats.lease import WorkerLease
-from rollfleet.nats.link import Link
+from rollfleet.errors import JobEnded, WorkerReplaced
+from rollfleet.nats.lease import HeldLease, Overtaken
+from rollfleet.nats.link import Link, unpack_or_skip
+from rollfleet.nats.outbox import Outbox
 from rollfleet.nats.polling import RETRY_WAIT_S, insist
 from rollfleet.nats.presence import JobPresence
-from rollfleet.nats.publisher import BatchPublisher
 from rollfleet.nats.state import read_state
 from rollfleet.nats.weights import NatsWeightsInbox
+from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS
 from rollfleet.schemes import Layout
 from rollfleet.transports.worker_side import PendingBatch
-from rollfleet.wire.chunks import Identity
 from rollfleet_api.job import CollectorJob, EvaluationSpec
-from rollfleet_api.messages import BatchMeta, Control, Evaluation, WorkerState, WorkerStatus, pack
+from rollfleet_api.messages import BatchMeta, Control, Evaluation, Receipt, WorkerState, WorkerStatus, pack
 
 HEARTBEAT_S = 1.0
 JOIN_TIMEOUT_S = 30.0
@@ -52,18 +52,18 @@ class NatsWorkerTransport:
         self._control: Control | None = None
         self._status: WorkerStatus | None = None
         self._asked_s = 0.0  # time of the last access to control: a hanging step shows as time since
-        self._sequence = 0
-        self._publisher = BatchPublisher(link, worker)
+        self._outbox: Outbox | None = None  # None: it evaluates
+        self._job: CollectorJob | None = None
         self._inbox: NatsWeightsInbox | None = None
         self._job_ended: JobEnded | None = None  # the reason why the job has ended
         self._presence = JobPresence(link)
         self._result: bytes | None = None  # of the newest evaluation
-        self._lease = link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
-        self.incarnation = self._lease.incarnation if self._lease else 0
-        if self._lease and self.incarnation:
-            link.begin(self._publisher.begin(self._lease.lease))
+        self._lease: HeldLease | None = None
+        link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
+        self.incarnation = self._lease.number if self._lease else 0
         link.on_reconnect(self._recover)
-        self._tasks = [link.spawn(coroutine) for coroutine in (self._heartbeat(), self._watch_job())]
+        running = [self._heartbeat(), self._watch_job(), *([self._outbox.run()] if self._outbox else [])]
+        self._tasks = [link.spawn(coroutine) for coroutine in running]
 
     @property
     def control(self) -> Control | None:
@@ -103,23 +103,14 @@ class NatsWorkerTransport:
         Raises:
             JobEnded: See `wait_until`.
         """
-        assert self._lease is not None, "an evaluation worker sends no batch"
+        assert self._outbox is not None, "an evaluation worker sends no batch"
         if self._job_ended:
             raise self._job_ended
-        process = self._lease.lease.process
-        identity = Identity(worker=self._worker, incarnation=self.incarnation, sequence=self._sequence, process=process)
-        self._sequence += 1
-        admitted: Future[None] = Future()
-        stored = self._link.spawn(self._publisher.publish(fragment, meta, identity, admitted))
-
-        def end_waiting(_: "Future[None]") -> None:
-            if not admitted.done():  # it failed; `stored` holds the error
-                admitted.set_result(None)
-
-        stored.add_done_callback(end_waiting)
-        for future in (admitted, stored):
+        pending = PendingBatch(admitted=Future(), delivered=Future())
+        for future in (pending.admitted, pending.delivered):
             future.add_done_callback(lambda _: self._notify())
-        return PendingBatch(admitted=admitted, stored=stored)
+        self._link.begin(self._outbox.add(fragment, meta, pending))
+        return pending
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Send a result, now and in each heartbeat."""
@@ -140,52 +131,69 @@ class NatsWorkerTransport:
 
     # --- on the link's thread ---
 
-    async def _join(self) -> WorkerLease | None:
+    async def _join(self) -> None:
         link, subjects = self._link, self._subjects
-        await link.listen(subjects.spec, CollectorJob, self._publisher.follow)
+        await link.listen(subjects.spec, CollectorJob, self._follow)
         await link.listen(subjects.control, Control, self._set_control)
-        await link.client.subscribe(subjects.taken(self._worker), cb=self._on_taken)
-        return await insist(self._take_lease)
-
-    async def _take_lease(self) -> WorkerLease | None:
         # Its owner stores a job last: before that, NATS may have lost the leases of earlier incarnations.
-        while not await self._catch_up() and not self._evaluation:  # noqa: ASYNC110 (another process decides)
+        while not await insist(self._catch_up) and not self._evaluation:  # noqa: ASYNC110 (another process decides)
             await asyncio.sleep(RETRY_WAIT_S)
-        return None if self._evaluation else await WorkerLease.take(self._link, self._worker)
+        if self._evaluation is None:
+            await insist(self._take_lease)
+
+    async def _take_lease(self) -> None:
+        lease = await HeldLease.take(self._link, self._subjects.lease(self._worker), most=MAX_INCARNATIONS)
+        self._lease, self._outbox = lease, Outbox(self._link, self._worker, lease.lease)
+        if self._job:
+            self._outbox.follow(self._job)
+        await self._link.client.subscribe(self._subjects.taken(self._worker), cb=self._on_receipt)
 
     async def _recover(self) -> None:
         """Recover after a cut. NATS may be another server, or have lost messages that it had confirmed."""
         await self._catch_up()
         try:
-            if self._lease:
-                await self._lease.hold()
+            await self._hold()
         except JobEnded as error:
             self._end(error)
             raise
-        self._send_again()
+        if self._outbox:
+            await self._outbox.offer()
 
-    def _send_again(self) -> None:
-        if self._control:
-            self._publisher.send_again(self._control.round)
+    async def _hold(self) -> None:
+        try:
+            if self._lease:
+                await self._lease.hold()
+        except Overtaken as by:
+            raise WorkerReplaced(
+                f"worker {self._worker} was started again: incarnation {by.number} holds its lease, and this one, "
+                f"{self.incarnation}, ends"
+            ) from by
 
     async def _catch_up(self) -> bool:
         """Read the job and control. Returns False if the job is not stored."""
         job = await read_state(self._link, self._subjects.spec, CollectorJob)
         if job:
-            self._publisher.follow(job)
+            self._follow(job)
         if control := await read_state(self._link, self._subjects.control, Control):
             self._set_control(control)
         return job is not None
 
+    def _follow(self, job: CollectorJob) -> None:
+        self._job = job
+        if self._outbox:
+            self._outbox.follow(job)
+
     def _set_control(self, control: Control) -> None:
         if self._control and self._control.is_newer_than(control):
             return
-        self._control = control
+        before, self._control = self._control, control
         self._notify()
-        self._link.retry()
+        if self._outbox and before and before.session < control.session:  # a new learner: it knows of none
+            self._link.begin(self._outbox.offer())
 
-    async def _on_taken(self, _: Msg) -> None:
-        self._link.retry()
+    async def _on_receipt(self, message: Msg) -> None:
+        if self._outbox and (receipt := unpack_or_skip(Receipt, message.data, message.subject)):
+            self._outbox.answer(receipt)
 
     def _end(self, error: JobEnded) -> None:
         self._job_ended = error
@@ -199,6 +207,8 @@ class NatsWorkerTransport:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             await self._send_heartbeat()
+            if self._outbox:
+                await self._outbox.offer()
 
     async def _watch_job(self) -> None:
         """End when the job was deleted, or when a later incarnation holds the lease."""
@@ -208,8 +218,7 @@ class NatsWorkerTransport:
             self._end(error)
 
     async def _check_job(self) -> None:
-        if self._lease and not await self._lease.hold():  # the one server with the state may have restarted without it
-            self._send_again()
+        await self._hold()  # the one server with the state may have restarted without it
         if self._evaluation or (self._status and self._status.state in WAITING):
             await self._catch_up()
             if self._inbox:

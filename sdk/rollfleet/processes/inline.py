@@ -185,7 +185,7 @@ class _InlineWorkerTransport:
     def send(self, fragment: Fragment, meta: BatchMeta) -> PendingBatch:
         done: Future[None] = Future()
         done.set_result(None)
-        return PendingBatch(admitted=done, stored=done)
+        return PendingBatch(admitted=done, delivered=done)
 
     def report(self, status: WorkerStatus) -> None:
         self.status = status

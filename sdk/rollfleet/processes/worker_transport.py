@@ -94,16 +94,15 @@ class ProcessWorkerTransport:
             self._wait(CHECK_INTERVAL_S)
 
     def send(self, fragment: Fragment, meta: BatchMeta) -> PendingBatch:
-        """Write a batch into shared memory, where it is stored at once. Announce it when the learner has capacity."""
+        """Write a batch into shared memory. Announce it when the learner has capacity."""
         self._release_weights()
         encoded = pack_fragment(fragment, meta, checksum=False, folded=False)
         ready = BatchReady(sequence=self._sequence, start=self._write(encoded), nbytes=encoded.nbytes)
         self._sequence += 1
-        pending = PendingBatch(admitted=Future(), stored=Future())
-        pending.stored.set_result(None)
-        self._waiting.append((ready, pending.admitted))
+        announced: Future[None] = Future()
+        self._waiting.append((ready, announced))
         self._announce()
-        return pending
+        return PendingBatch(admitted=announced, delivered=announced)
 
     def report(self, status: WorkerStatus) -> None:
         """See `WorkerTransport`."""

@@ -1,6 +1,6 @@
 """Receives every batch that a job's workers send, live, and takes none from its learner.
 
-It subscribes to the subjects that workers publish to, beside the work queue: it gets a copy, and no one waits for it.
+It subscribes to the subjects that workers publish to: it gets a copy, and no one waits for it.
 """
 
 import logging
@@ -14,10 +14,10 @@ from rollfleet.learner.duplicates import DuplicateFilter
 from rollfleet.nats.link import Link
 from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.state import read_state
-from rollfleet.wire.chunks import Assembled, Assembler
+from rollfleet.wire.chunks import LARGEST_BATCH_BYTES, Assembled, Assembler
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase
-from rollfleet_api.subjects import BEGAN
+from rollfleet_api.subjects import OFFER
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Observer:
     def __init__(self, link: Link, job: CollectorJob, *, memory_bytes: int) -> None:
         self.job = job
         self._link, self._memory_bytes = link, memory_bytes
-        self._assembler = Assembler(max_message_bytes=job.spec.delivery.limit_bytes)
+        self._assembler = Assembler(max_message_bytes=LARGEST_BATCH_BYTES)
         self._follow(job)
         self._duplicates = DuplicateFilter()
         self._waiting: deque[Assembled] = deque()
@@ -91,8 +91,7 @@ class Observer:
         client, subjects = self._link.client, self._link.subjects
         # A received message counts until it is handled. At least one must always fit.
         pending_bytes = self._memory_bytes + client.max_payload
-        for subject in subjects.batch_subjects:
-            await client.subscribe(subject, cb=self._on_chunk, pending_bytes_limit=pending_bytes)
+        await client.subscribe(subjects.batches, cb=self._on_chunk, pending_bytes_limit=pending_bytes)
         await self._link.listen(subjects.spec, CollectorJob, self._follow)
         await self._link.listen(subjects.control, Control, self._obey)
         await self._link.flush()
@@ -111,19 +110,18 @@ class Observer:
             raise self._ended
 
     async def _on_chunk(self, message: Msg) -> None:
-        if message.subject.endswith(BEGAN):
+        if message.subject.endswith(OFFER):
             return
         try:
             assembled = self._assembler.add(message.data)
         except WireError as error:
             self.count_corrupt(error)
             return
-        self._assembler.take_given_up()
         if assembled:
             self._offer(assembled)
 
     def _offer(self, assembled: Assembled) -> None:
-        """Keep a batch if it is new and fits. Workers resend what the queue refuses: most batches arrive repeatedly."""
+        """Keep a batch if it is new and fits. A worker sends again what the learner asks for again."""
         identity, nbytes = assembled.identity, assembled.buffer.nbytes
         with self._changed:
             if self._waiting and self._waiting_bytes + nbytes > self._memory_bytes:
@@ -135,8 +133,7 @@ class Observer:
                 self._changed.notify_all()
 
     def _follow(self, job: CollectorJob) -> None:
-        self._assembler.max_pending = 2 * job.spec.workers + 2
-        self._assembler.max_message_bytes = job.spec.delivery.limit_bytes
+        self._assembler.max_pending = (job.spec.delivery.max_batches_ahead + 2) * job.spec.workers
 
     def _obey(self, control: Control) -> None:
         if control.phase is LearnerPhase.COMPLETE:

@@ -182,7 +182,7 @@ def record(
     link = open_link(job, address=address, credentials=credentials, timeout_s=timeout_s)
     try:
         subjects = link.subjects
-        if not link.call(link.may_subscribe(subjects.batch_subjects[0]), timeout_s=timeout_s):
+        if not link.call(link.may_subscribe(subjects.batches), timeout_s=timeout_s):
             raise ConnectionFailed(
                 f"these credentials may not read the batches of {subjects.key}: use its learner's, which on a cluster "
                 f"are in the Secret `{credentials_secret(subjects.job, Role.LEARNER)}`"

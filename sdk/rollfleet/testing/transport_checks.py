@@ -211,11 +211,12 @@ def take_lets_a_worker_continue_and_receive_does_not(make: MakeRig) -> None:
     run(transport)
     wait_for(transport, 0, WorkerState.WAITING_FOR_LEARNER, batches=2)
     (first,) = receive(transport, take=False)
-    assert transport.receive(timeout_s=0.3) is None
+    second = transport.receive(timeout_s=0.3)  # a transport may bring it, or wait for `take`
     assert transport.workers()[0].batches == 2
     transport.take(first)
     wait_for(transport, 0, WorkerState.WAITING_FOR_LEARNER, batches=3)
-    assert [arrival.sequence for arrival in receive(transport, 2)] == [1, 2]
+    others = [second, *receive(transport)] if second else receive(transport, 2)
+    assert [arrival.sequence for arrival in others] == [1, 2]
 
 
 def closing_a_round_cuts_its_unfinished_batches_short(make: MakeRig) -> None:

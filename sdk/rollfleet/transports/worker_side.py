@@ -35,14 +35,15 @@ class PendingBatch:
     """A batch on its way to the learner.
 
     Attributes:
-        admitted: Done when the transport has capacity for the batch. Until then the learner lags behind.
-        stored: Done when the batch is safe and the fragment may change. It raises the error that stopped the batch.
+        admitted: Done when the worker may collect the next batch: the learner does not lag too far behind. From then
+            on, the memory of the fragment before this one may change. It raises the error that stopped the batch.
+        delivered: Done when the learner has it: a worker that leaves waits for this.
 
     A worker calls `wait_until` until they are done.
     """
 
     admitted: "Future[None]"
-    stored: "Future[None]"
+    delivered: "Future[None]"
 
 
 class WeightsInbox(Protocol):
@@ -80,7 +81,7 @@ class WorkerTransport(Protocol):
         ...         self.control = Control(session=1, phase=LearnerPhase.COMPLETE, round=0, version=0)
         ...         done = Future()
         ...         done.set_result(None)
-        ...         return PendingBatch(admitted=done, stored=done)
+        ...         return PendingBatch(admitted=done, delivered=done)
         ...
         ...     def report(self, status):
         ...         pass
@@ -112,7 +113,7 @@ class WorkerTransport(Protocol):
         """
 
     def send(self, fragment: "Fragment", meta: BatchMeta) -> PendingBatch:
-        """Send a batch after those sent before. The fragment must not change until the batch is stored."""
+        """Send a batch after those sent before. Its fragment must not change until the next one is admitted."""
 
     def report(self, status: WorkerStatus) -> None:
         """Set the content of the heartbeat, and send it at once."""

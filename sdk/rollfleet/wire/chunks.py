@@ -31,6 +31,9 @@ from rollfleet_api.job import MAX_WORKERS
 CHUNK_BYTES = 1 << 20
 """Size of a chunk at most, even where the server takes larger messages."""
 
+LARGEST_BATCH_BYTES = 4 << 30
+"""Size of a batch at most."""
+
 _MAGIC = b"RLF2"
 _PREFIX = struct.Struct("<4s16sIIQ")
 _BATCH_KEY = struct.Struct("<IHHQ")
@@ -164,6 +167,11 @@ def peek(chunk: Received) -> ChunkHeader:
     return header
 
 
+def piece_of(chunk: Received) -> memoryview:
+    """Return the piece of the message that a chunk of `peek` carries."""
+    return memoryview(chunk).cast("B")[PREFIX_BYTES:]
+
+
 class Reassembly:
     """The buffer of one incomplete message. Pieces arrive in any order, and each is copied once.
 
@@ -204,6 +212,16 @@ class Reassembly:
     def complete(self) -> bool:
         """Whether every piece was added."""
         return not self._missing
+
+    @property
+    def received(self) -> int:
+        """Number of pieces that were added."""
+        return self.count - self._missing
+
+    @property
+    def first_missing(self) -> int:
+        """The index of the first piece that was not added, of an incomplete message."""
+        return int(self._received.argmin())
 
     def missing(self) -> list[int]:
         """Return the indices of the missing pieces."""
@@ -268,7 +286,6 @@ class Assembler:
         self.max_pending = max_pending
         self._allocate = allocate
         self._pending: dict[Identity, Reassembly] = {}  # in the order of their first chunks
-        self._given_up: list[Identity] = []
         self.pending_bytes = 0
 
     def __len__(self) -> int:
@@ -279,9 +296,8 @@ class Assembler:
         """Add one chunk. It is copied, not kept.
 
         Returns:
-            The message that this chunk completes, else None. A worker sends one message after the other: the first
-            chunk of a message gives up the worker's earlier incomplete messages, and a complete message also those of
-            earlier incarnations.
+            The message that this chunk completes, else None. It gives up incomplete ones of the worker's earlier
+            incarnations.
 
         Raises:
             MessageCorrupt: The chunk contradicts itself (it is ignored), or other chunks of its message (the whole
@@ -301,26 +317,16 @@ class Assembler:
                 f"chunks of {identity} disagree: {pending.buffer.nbytes} bytes in {pending.count} chunks, "
                 f"or {header.total_bytes} in {header.count}"
             )
-        pending.add(header.index, memoryview(chunk).cast("B")[PREFIX_BYTES:])
+        pending.add(header.index, piece_of(chunk))
         if not pending.complete:
             return None
-        self._forget(identity)
-        self._give_up_before(identity, earlier_incarnations=True)
+        self._drop(identity)
+        for other in [*self._pending]:
+            if other.worker == identity.worker and other.incarnation < identity.incarnation:
+                self._drop(other)
         return Assembled(identity=identity, buffer=pending.buffer)
 
-    def give_up(self, worker: int, *, but_incarnation: int) -> None:
-        """Give up incomplete messages of a worker's other incarnations: their other chunks never come."""
-        for identity in list(self._pending):
-            if identity.worker == worker and identity.incarnation != but_incarnation:
-                self._drop(identity)
-
-    def take_given_up(self) -> list[Identity]:
-        """Return the incomplete messages that were given up since the last call."""
-        given_up, self._given_up = self._given_up, []
-        return given_up
-
     def _begin(self, identity: Identity, header: ChunkHeader) -> Reassembly:
-        self._give_up_before(identity, earlier_incarnations=False)
         needed = header.total_bytes + header.count
         while self._pending and (
             len(self._pending) >= self.max_pending or self.pending_bytes + needed > 2 * self.max_message_bytes
@@ -330,16 +336,5 @@ class Assembler:
         self.pending_bytes += pending.nbytes
         return pending
 
-    def _give_up_before(self, later: Identity, *, earlier_incarnations: bool) -> None:
-        for identity in list(self._pending):
-            same_incarnation = identity.incarnation == later.incarnation and identity.sequence < later.sequence
-            earlier_incarnation = earlier_incarnations and identity.incarnation < later.incarnation
-            if identity.worker == later.worker and (same_incarnation or earlier_incarnation):
-                self._drop(identity)
-
     def _drop(self, identity: Identity) -> None:
-        self._forget(identity)
-        self._given_up.append(identity)
-
-    def _forget(self, identity: Identity) -> None:
         self.pending_bytes -= self._pending.pop(identity).nbytes

@@ -107,13 +107,11 @@ class Worker:
                 if control is None or not self.apply_weights(control):
                     break
                 fragment, meta = self.collect(control)
-                if pending:
-                    self._wait_for(pending.stored)
                 pending = self._transport.send(fragment, meta)
                 self._add(batches=1)
                 done = control
             if pending and self._leaving.is_set():
-                self._wait_for(pending.stored)
+                self._wait_for(pending.delivered)
         except JobEnded as ended:
             if not self._is_complete() and not self._leaving.is_set():
                 if not isinstance(ended, WorkerReplaced):  # its successor's report must stay the newest

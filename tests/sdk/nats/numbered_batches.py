@@ -54,11 +54,11 @@ def publish(
     chunks: slice = slice(None),
     size: int = 4,
 ) -> None:
-    """Publish these chunks of a batch, without the checks of a transport."""
+    """Publish these chunks of a batch, which no worker keeps. Wait until the server has them."""
     cut = split(pack_fragment(fragment(value, size=size), META), identity, max_chunk_bytes=chunk_bytes)
-    for index, chunk in list(enumerate(cut))[chunks]:
-        subject = link.subjects.batch_chunk(identity.worker, index)
-        link.call(link.js.publish(subject, chunk), timeout_s=5)
+    for chunk in list(cut)[chunks]:
+        link.call(link.publish(link.subjects.chunk(identity.worker), chunk), timeout_s=5)
+    link.call(link.flush(), timeout_s=5)
 
 
 def of(worker: int, sequence: int, incarnation: int = 0) -> Identity:

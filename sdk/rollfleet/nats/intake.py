@@ -1,0 +1,210 @@
+"""Decides what a learner asks of its workers: each batch comes whole, and no more than a window is on its way.
+
+It does no I/O. A worker sends small batches unasked, and offers larger ones. Of these the intake asks for chunks, in
+the order of the offers, as long as fewer than `WINDOW_BYTES` are on their way. An offer also shows what was lost: its
+worker has nothing more to send, and chunks are missing. Offers and chunks of a worker keep their order.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rollfleet.errors import MessageCorrupt, MessageTooLarge
+from rollfleet.nats.outbox import UNASKED_BYTES
+from rollfleet.wire.chunks import (
+    LARGEST_BATCH_BYTES,
+    Allocate,
+    Assembled,
+    Identity,
+    Reassembly,
+    Received,
+    peek,
+    piece_of,
+)
+from rollfleet_api.messages import Offer, Receipt
+
+WINDOW_BYTES = 16 << 20  # with `UNASKED_BYTES`, less than NATS holds for a learner before it cuts the connection
+STEP_BYTES = 4 << 20  # asked for at once, unless a batch ends: a request for each chunk would cost more than chunks
+ANSWER_S = 0.5  # after a request, in which its worker's offers may be older than the request
+STALLED_S = 3.0  # without a chunk: the worker, or the way to it, is gone
+
+
+@dataclass(slots=True, eq=False)
+class _Coming:
+    """A batch that its worker keeps and the learner has not taken.
+
+    Attributes:
+        message: What has come; None: nothing was asked for, or it is complete.
+        complete: Whether it waits for the learner's loop.
+        asked: Number of its first chunks that were asked for.
+        moved_s: When chunks were asked for or came.
+    """
+
+    identity: Identity
+    nbytes: int
+    chunks: int
+    message: Reassembly | None = None
+    complete: bool = False
+    asked: int = 0
+    asked_s: float = 0.0
+    moved_s: float = 0.0
+
+    @property
+    def piece_bytes(self) -> int:
+        return -(-self.nbytes // self.chunks)
+
+    def on_their_way(self, now_s: float) -> int:
+        """Return the bytes that were asked for and have not come."""
+        if self.message is None or now_s - self.moved_s > STALLED_S:
+            return 0
+        return max(0, self.asked - self.message.received) * self.piece_bytes
+
+
+class _Sender:
+    """A process of a worker, and its batches."""
+
+    def __init__(self, incarnation: int, process: int) -> None:
+        self.incarnation, self.process = incarnation, process
+        self.coming: dict[int, _Coming] = {}  # by number
+        self.taken: dict[int, None] = {}  # the last ones, in their order: an offer may still name them
+
+
+class Intake:
+    """Chunks and offers in; complete batches, and receipts for workers, out.
+
+    Args:
+        allocate: Returns the memory of one batch.
+        full: Whether enough batches wait for the learner: then it asks for none.
+
+    Attributes:
+        most: The most batches of a worker that come or wait, and that are remembered as taken. It may change.
+    """
+
+    def __init__(self, *, allocate: Allocate, full: Callable[[], bool], most: int = 4) -> None:
+        self._allocate, self._full = allocate, full
+        self._senders: dict[int, _Sender] = {}
+        self._to_ask: dict[Identity, _Coming] = {}  # in the order of their offers
+        self._asked: dict[Identity, _Coming] = {}  # and not complete
+        self.most = most
+
+    def add(self, chunk: Received) -> Assembled | None:
+        """Add a chunk. It is copied, not kept. Returns the batch that it completes.
+
+        Raises:
+            MessageCorrupt: The chunk contradicts itself, or other chunks of its batch.
+            MessageTooLarge: The batch is too large to come unasked.
+        """
+        header = peek(chunk)
+        identity = Identity.of(header)
+        sender = self._sender(identity)
+        coming = sender.coming.get(identity.sequence)
+        if coming is None:
+            if identity.sequence in sender.taken or len(sender.coming) >= self.most:
+                return None
+            if header.total_bytes > UNASKED_BYTES:
+                raise MessageTooLarge(header.total_bytes, UNASKED_BYTES, "an unasked batch")
+            coming = _Coming(identity, header.total_bytes, header.count, asked=header.count)
+            sender.coming[identity.sequence] = coming
+        if coming.complete:
+            return None
+        if (coming.nbytes, coming.chunks) != (header.total_bytes, header.count):
+            self._forget(sender, coming)
+            raise MessageCorrupt(f"chunks of {identity} disagree with each other, or with its offer")
+        message = self._message(coming)
+        coming.moved_s = time.monotonic()
+        message.add(header.index, piece_of(chunk))
+        if not message.complete:
+            return None
+        coming.complete, coming.message = True, None
+        self._to_ask.pop(identity, None)
+        self._asked.pop(identity, None)
+        return Assembled(identity=identity, buffer=message.buffer)
+
+    def offered(self, worker: int, offer: Offer) -> Receipt | None:
+        """Follow a worker's offer. Returns the answer, if it needs one at once.
+
+        Raises:
+            MessageTooLarge: A batch of it is larger than any may be.
+        """
+        now_s, taken, held = time.monotonic(), list[int](), list[int]()
+        of = Identity(worker=worker, incarnation=offer.incarnation, sequence=0, process=offer.process)
+        sender, offered = self._sender(of), {batch.sequence: batch for batch in offer.batches}
+        for coming in [*sender.coming.values()]:
+            if not coming.complete and coming.identity.sequence not in offered:
+                self._forget(sender, coming)  # its worker has dropped it
+        for sequence, batch in offered.items():
+            known = sender.coming.get(sequence)
+            if sequence in sender.taken:
+                taken.append(sequence)
+            elif known and known.complete:
+                held.append(sequence)
+            elif known:
+                if batch.idle and now_s - known.asked_s >= ANSWER_S:  # what is missing was lost
+                    known.asked = known.message.first_missing if known.message else 0
+                    self._to_ask[known.identity] = known
+            elif len(sender.coming) < self.most:
+                if batch.nbytes > LARGEST_BATCH_BYTES:
+                    raise MessageTooLarge(batch.nbytes, LARGEST_BATCH_BYTES, "an offered batch")
+                identity = Identity(
+                    worker=worker, incarnation=offer.incarnation, sequence=sequence, process=offer.process
+                )
+                known = sender.coming[sequence] = _Coming(identity, batch.nbytes, batch.chunks)
+                self._to_ask[identity] = known
+        return Receipt(process=offer.process, taken=tuple(taken), held=tuple(held)) if taken or held else None
+
+    def ask(self) -> dict[int, Receipt]:
+        """Return what to ask of which worker now."""
+        if not self._to_ask or self._full():
+            return {}
+        now_s = time.monotonic()
+        room = WINDOW_BYTES - sum(coming.on_their_way(now_s) for coming in self._asked.values())
+        wanted: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for identity, coming in [*self._to_ask.items()]:
+            left = coming.chunks - coming.asked
+            count = min(left, max(0, room) // coming.piece_bytes)
+            if count < left and count * coming.piece_bytes < STEP_BYTES:
+                break
+            self._message(coming)
+            wanted[identity.worker].append((identity.sequence, coming.asked, coming.asked + count))
+            coming.asked += count
+            coming.asked_s = coming.moved_s = now_s
+            room -= count * coming.piece_bytes
+            self._asked[identity] = coming
+            if coming.asked == coming.chunks:
+                del self._to_ask[identity]
+        return {
+            worker: Receipt(process=self._senders[worker].process, send=tuple(send)) for worker, send in wanted.items()
+        }
+
+    def take(self, identity: Identity) -> Receipt | None:
+        """Note that the learner needs a batch no more. Returns the answer; None: its worker was replaced."""
+        sender = self._senders.get(identity.worker)
+        if sender is None or (sender.incarnation, sender.process) != (identity.incarnation, identity.process):
+            return None
+        if coming := sender.coming.get(identity.sequence):
+            self._forget(sender, coming)
+        sender.taken[identity.sequence] = None
+        if len(sender.taken) > self.most:
+            del sender.taken[next(iter(sender.taken))]
+        return Receipt(process=identity.process, taken=(identity.sequence,))
+
+    def _sender(self, identity: Identity) -> _Sender:
+        """Return the process that a worker is now: what its predecessor had not sent whole never comes."""
+        sender = self._senders.get(identity.worker)
+        if sender is None or (sender.incarnation, sender.process) != (identity.incarnation, identity.process):
+            if sender:
+                for coming in [*sender.coming.values()]:
+                    self._forget(sender, coming)
+            sender = self._senders[identity.worker] = _Sender(identity.incarnation, identity.process)
+        return sender
+
+    def _message(self, coming: _Coming) -> Reassembly:
+        if coming.message is None:
+            coming.message = Reassembly(self._allocate(coming.nbytes), coming.chunks)
+        return coming.message
+
+    def _forget(self, sender: _Sender, coming: _Coming) -> None:
+        del sender.coming[coming.identity.sequence]
+        self._to_ask.pop(coming.identity, None)
+        self._asked.pop(coming.identity, None)

@@ -1,0 +1,147 @@
+"""A worker's batches on their way to the learner: each is kept until the learner has taken it.
+
+A batch that fits into the worker's share of `UNASKED_BYTES` is sent at once. Of a larger one, the learner asks for
+chunks, a window of bytes at a time. Once a second the worker offers what it keeps: the learner asks again for what was
+lost on the way, whoever was away.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rollfleet.data.batch import Fragment
+from rollfleet.errors import JobInvalid
+from rollfleet.nats.client import Pieces
+from rollfleet.nats.link import Link
+from rollfleet.transports.worker_side import PendingBatch
+from rollfleet.wire.buffer_pool import BufferPool
+from rollfleet.wire.chunks import CHUNK_BYTES, LARGEST_BATCH_BYTES, Chunk, Identity, chunk_count, cut_message
+from rollfleet.wire.codec import Encoded
+from rollfleet.wire.fragment_message import pack_fragment
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import BatchMeta, KeptBatch, Lease, Offer, Receipt, pack
+
+UNASKED_BYTES = 8 << 20  # that all workers of a job together may send unasked: far below what NATS holds for a learner
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """A batch that the learner has not taken.
+
+    Attributes:
+        orders: Number of orders to send some of its chunks that are not carried out.
+    """
+
+    nbytes: int
+    chunks: Sequence[Chunk]
+    pending: PendingBatch
+    orders: int = 0
+
+
+class Outbox:
+    """The batches of one incarnation of a worker. Everything here runs on the link's thread.
+
+    Args:
+        link: The worker's connection.
+        worker: Index of the worker.
+        lease: The lease of this incarnation.
+    """
+
+    def __init__(self, link: Link, worker: int, lease: Lease) -> None:
+        self._link, self._worker, self._lease = link, worker, lease
+        self._sequence = 0
+        self._ahead, self._unasked_bytes = 1, 0  # as long as the job is unknown
+        self._kept: dict[int, _Kept] = {}  # by number, in order
+        self._orders: asyncio.Queue[tuple[int, int, int]] = asyncio.Queue()
+        self._memory: BufferPool | None = None
+
+    def follow(self, job: CollectorJob) -> None:
+        """Use this version of the job."""
+        self._ahead = job.spec.delivery.max_batches_ahead
+        self._unasked_bytes = UNASKED_BYTES // (job.spec.workers * (self._ahead + 1))
+
+    async def add(self, fragment: Fragment, meta: BatchMeta, pending: PendingBatch) -> None:
+        """Keep a batch, and send it as soon as the learner has room for it."""
+        try:
+            encoded = pack_fragment(fragment, meta)
+            if encoded.nbytes > LARGEST_BATCH_BYTES:
+                raise JobInvalid(
+                    f"a batch has {encoded.nbytes:,} bytes, and the most is {LARGEST_BATCH_BYTES:,}: lower "
+                    f"`collect.framesPerBatch`"
+                )
+        except BaseException as error:
+            pending.admitted.set_exception(error)
+            return
+        count = chunk_count(encoded.nbytes, min(CHUNK_BYTES, self._link.client.max_payload))
+        identity = Identity(
+            worker=self._worker,
+            incarnation=self._lease.incarnation,
+            sequence=self._sequence,
+            process=self._lease.process,
+        )
+        parts = encoded.parts if self._ahead == 1 else self._copied(encoded)
+        kept = _Kept(encoded.nbytes, [*cut_message(identity.key, parts, encoded.nbytes, count)], pending)
+        self._kept[self._sequence] = kept
+        self._admit()
+        if encoded.nbytes <= self._unasked_bytes:
+            self._order(self._sequence, 0, count)
+        else:
+            await self.offer()
+        self._sequence += 1
+
+    async def offer(self) -> None:
+        """Name the batches that are kept, if there are any."""
+        if not self._kept:
+            return
+        batches = tuple(
+            KeptBatch(sequence=sequence, nbytes=kept.nbytes, chunks=len(kept.chunks), idle=not kept.orders)
+            for sequence, kept in self._kept.items()
+        )
+        offer = Offer(incarnation=self._lease.incarnation, process=self._lease.process, batches=batches)
+        await self._link.publish(self._link.subjects.offer(self._worker), pack(offer))
+
+    def answer(self, receipt: Receipt) -> None:
+        """Drop what the learner has taken, and send what it asks for."""
+        if receipt.process != self._lease.process:
+            return
+        for sequence in (*receipt.taken, *receipt.held):
+            if (kept := self._kept.get(sequence)) and not kept.pending.delivered.done():
+                kept.pending.delivered.set_result(None)
+        for sequence in receipt.taken:
+            self._kept.pop(sequence, None)
+        self._admit()
+        for sequence, start, end in receipt.send:
+            if sequence in self._kept:
+                self._order(sequence, start, end)
+
+    async def run(self) -> None:
+        """Send chunks until cancelled."""
+        subject = self._link.subjects.chunk(self._worker)
+        while True:
+            sequence, start, end = await self._orders.get()
+            for index in range(start, end):
+                if not (kept := self._kept.get(sequence)) or index >= len(kept.chunks):
+                    break
+                await self._link.publish(subject, Pieces(*kept.chunks[index]))
+            if kept := self._kept.get(sequence):
+                kept.orders -= 1
+
+    def _order(self, sequence: int, start: int, end: int) -> None:
+        self._kept[sequence].orders += 1
+        self._orders.put_nowait((sequence, start, end))
+
+    def _admit(self) -> None:
+        """Let the worker collect on while at most `maxBatchesAhead` batches wait for the learner."""
+        for place, kept in enumerate(self._kept.values()):
+            if place < self._ahead and not kept.pending.admitted.done():
+                kept.pending.admitted.set_result(None)
+
+    def _copied(self, encoded: Encoded) -> Sequence[memoryview]:
+        """Copy a batch: its worker writes into the same memory again when it may be further ahead."""
+        self._memory = self._memory or BufferPool(self._ahead + 1)
+        copy = self._memory.take(encoded.nbytes)
+        end = 0
+        for part in encoded.parts:
+            copy[end : end + part.nbytes] = part
+            end += part.nbytes
+        return [copy.data]
