@@ -1,6 +1,6 @@
 """A job's names on NATS: one reading each, shared with no other job, and each within one role's reach."""
 
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import pytest
 from hypothesis import assume, example, given
@@ -31,10 +31,11 @@ def matches(pattern: str, subject: str) -> bool:
 
 def used(subjects: Subjects) -> list[str]:
     """Every subject that carries a message of a job with three workers."""
-    each = [(subjects.lease(w), subjects.worker(w), subjects.taken(w), subjects.batch_chunk(w, 0)) for w in range(3)]
+    states = [(subjects.lease(worker), subjects.worker(worker)) for worker in range(3)]
+    batches = [(subjects.taken(worker), subjects.chunk(worker), subjects.offer(worker)) for worker in range(3)]
     slots = [subjects.weights_of(None).chunk(version, chunk) for version in (1, 2) for chunk in (0, 10)]
-    learners = [subjects.spec, subjects.control, subjects.manifest, subjects.learner, subjects.rank(1)]
-    return [*learners, *slots, *sum(each, ())]
+    learners = [subjects.spec, subjects.control, subjects.manifest, subjects.learner, subjects.learner_lease("learner")]
+    return [*learners, subjects.rank(1), *slots, *chain(*states, *batches)]
 
 
 @given(jobs)
@@ -56,23 +57,21 @@ def test_name_that_would_reach_into_other_subjects_is_refused(key: str) -> None:
 @example(Subjects(namespace="a-b", job="a"), Subjects(namespace="a", job="b-a"))
 def test_no_subject_stream_inbox_or_permission_of_one_job_reaches_another(one: Subjects, other: Subjects) -> None:
     assume(one != other)
-    ours, theirs = [*one.state_subjects, *one.batch_subjects, f"{one.prefix}.>"], used(other)
+    ours, theirs = [*one.state_subjects, f"{one.prefix}.>"], used(other)
     for role in Role:
         allowed = permissions(one, role)
         ours += [f"{inbox_prefix(one, role)}.>", *allowed.publish, *allowed.subscribe]
         requests = [subject for subject in permissions(other, role).publish if subject.startswith("$JS.")]
         theirs += [f"{inbox_prefix(other, role)}.x", *requests]
     assert not [(pattern, subject) for pattern in ours for subject in theirs if matches(pattern, subject)]
-    assert {one.batches_stream, one.state_stream}.isdisjoint({other.batches_stream, other.state_stream})
+    assert one.state_stream != other.state_stream
 
 
 @given(jobs)
-def test_every_subject_is_kept_by_one_stream_and_hints_by_none(subjects: Subjects) -> None:
-    streams = {"state": subjects.state_subjects, "batches": subjects.batch_subjects}
+def test_the_stream_keeps_everything_once_except_batches_their_receipts_and_ranks(subjects: Subjects) -> None:
     for subject in used(subjects):
-        kept = [name for name, patterns in streams.items() for pattern in patterns if matches(pattern, subject)]
-        expected = {"taken": [], "ranks": [], "batches": ["batches"]}.get(subject.split(".")[3], ["state"])
-        assert kept == expected
+        kept = sum(matches(pattern, subject) for pattern in subjects.state_subjects)
+        assert kept == (subject.split(".")[3] not in ("batches", "taken", "ranks"))
 
 
 def test_version_does_not_overwrite_the_previous_one() -> None:

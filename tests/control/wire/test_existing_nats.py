@@ -81,7 +81,7 @@ async def test_another_account_of_the_same_nats_reads_and_writes_nothing_of_a_jo
         "limits": {"conn": -1, "subs": -1, "data": -1, "payload": -1, "imports": -1},
         "imports": [
             {"name": subject, "subject": subject, "local_subject": subject, "account": home, "type": kind}
-            for subject, kind in ((subjects.all_weights[0], "stream"), (subjects.batch_subjects[0], "service"))
+            for subject, kind in ((subjects.all_weights[0], "stream"), (subjects.batches, "service"))
         ],
     }
     somebody = Token(name="somebody", subject=SOMEBODY.public, issued_s=int(time.time()), nats=claims)
@@ -92,11 +92,11 @@ async def test_another_account_of_the_same_nats_reads_and_writes_nothing_of_a_jo
     credentials, of_worker = (nats.credentials(job, role) for role in (Role.LEARNER, Role.WORKER))
     async with site.guest(job, Role.LEARNER, credentials) as learner, site.guest(job, Role.WORKER, of_worker) as worker:
         await learner.client.jetstream().publish(subjects.weights_of(None).chunk(1, 0), b"weights")
-        batches = await learner.client.subscribe(subjects.batch_subjects[0])
+        batches = await learner.client.subscribe(subjects.batches)
         await learner.flush()
-        await client.publish(subjects.batch_chunk(0, 0), b"forged")
+        await client.publish(subjects.chunk(0), b"forged")
         await client.flush()
-        await worker.client.publish(subjects.batch_chunk(0, 0), b"a worker's")
+        await worker.client.publish(subjects.chunk(0), b"a worker's")
         assert (await batches.next_msg(5)).data == b"a worker's"
     await client.flush()
     assert heard.pending_msgs == 0

@@ -57,7 +57,7 @@ def deliver(
             while not enough.is_set():
                 sending = transport.send(fragment(float(number)), META)
                 assert float(next(collector)["observation"].mean()) == number
-                sending.stored.result(30)
+                sending.delivered.result(30)
                 number += 1
                 begun.set()
             stats = collector.stats()

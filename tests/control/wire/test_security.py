@@ -120,7 +120,7 @@ async def test_a_role_of_one_job_reads_nothing_of_another(site: Site, role: Role
 async def test_a_role_of_one_job_writes_nothing_of_another(site: Site, role: Role, name: str, namespace: str) -> None:
     ours, theirs = await two_jobs(site, name, namespace)
     subjects = subjects_of(theirs)
-    targets = [subjects.batch_chunk(0, 1), subjects.control, subjects.weights_of(None).chunk(1, 0), subjects.worker(0)]
+    targets = [subjects.chunk(0), subjects.control, subjects.weights_of(None).chunk(1, 0), subjects.worker(0)]
     own = subjects_of(ours).lease(0) if role is Role.WORKER else subjects_of(ours).learner
     read = f"$JS.API.DIRECT.GET.{subjects_of(ours).state_stream}.{subjects_of(ours).control}"
     async with site.guest(ours, role) as us:
