@@ -75,7 +75,7 @@ class Intake:
 
     Args:
         allocate: Returns the memory of one batch.
-        full: Whether enough batches wait for the learner: then it asks for none.
+        full: Whether enough batches wait for the learner's loop: then it asks for none.
 
     Attributes:
         most: The most batches of a worker that come or wait, and that are remembered as taken. It may change.
