@@ -48,11 +48,11 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
         read = [*(f"{direct_get}.{subject}" for subject in sent), subjects.state_get, subjects.state_info]
         return Permissions(publish=[*own, *read], subscribe=[inbox, *sent, taken])
     queue = subjects.batches_stream  # each rank of a learner has its own consumer
-    own = [subjects.control, *subjects.all_weights, subjects.learner, taken, subjects.ranks]
+    own = [subjects.control, *subjects.all_weights, subjects.learner, taken]
     verbs = ("CREATE", "DURABLE.CREATE", "DELETE", "INFO", "MSG.NEXT")
     consuming = [*(f"$JS.API.CONSUMER.{verb}.{queue}.*" for verb in verbs), f"$JS.API.CONSUMER.NAMES.{queue}"]
     # Control is for other ranks. Recorders have the learner's credentials: they need control and batches, too.
-    heard = [subjects.spec, subjects.workers, subjects.control, subjects.ranks, subjects.evaluations]
+    heard = [subjects.spec, subjects.workers, subjects.control, subjects.evaluations]
     return Permissions(
         publish=[*own, f"{direct_get}.>", subjects.state_info, *consuming, f"$JS.ACK.{queue}.*.>"],
         subscribe=[inbox, *heard, *subjects.batch_subjects],

@@ -23,7 +23,6 @@ from rollfleet.errors import JetStreamRefused, JobEnded, LearnerReplaced, Rollfl
 from rollfleet.nats.consumer import LearnerConsumer, Missing
 from rollfleet.nats.heartbeats import LearnerHeartbeats
 from rollfleet.nats.link import Link
-from rollfleet.nats.peer_ranks import LeaderView, PeerRanks
 from rollfleet.nats.polling import RETRY_WAIT_S, insist
 from rollfleet.nats.presence import JobPresence, is_missing
 from rollfleet.nats.puller import Puller
@@ -60,7 +59,7 @@ class NatsTransport:
         elastic: Adds and removes workers; None: the operator, or any other program, starts them.
 
     Attributes:
-        job, rank, resumed, peers, leader, elastic: See `Transport`.
+        job, rank, resumed, elastic: See `Transport`.
     """
 
     def __init__(
@@ -81,9 +80,7 @@ class NatsTransport:
         self._receiver = BatchReceiver(
             link, job=job, device=device, no_cuda_sync=no_cuda_sync, on_received=lambda: self._puller.wake()
         )
-        self._heartbeats = LearnerHeartbeats(link, job, rank, self._consumer.owner, check=self._receiver.check)
-        self.leader: LeaderView | None = self._heartbeats.leader
-        self.peers: PeerRanks | None = self._heartbeats.peers if rank.leads and rank != ALONE else None
+        self._heartbeats = LearnerHeartbeats(link, job, rank)
         self._puller = Puller(
             link.client,
             stream=self._subjects.batches_stream,
@@ -138,6 +135,11 @@ class NatsTransport:
         )
         self._receiver.take(identity)
 
+    @property
+    def leader_control(self) -> Control | None:
+        """See `Transport`."""
+        return self._heartbeats.leader_control
+
     def members(self) -> frozenset[int]:
         """See `Transport`."""
         return self._heartbeats.roster.members()
@@ -165,10 +167,7 @@ class NatsTransport:
             return
         if not self._sender.flush(timeout_s=END_TIMEOUT_S if self._sender.ends_job else FLUSH_TIMEOUT_S):
             log.warning("%s: the learner's last messages did not reach NATS", self.job.key)
-        if self.leader:
-            self.leader.leave()
-        else:
-            self._link.begin(self._heartbeats.send())
+        self._link.begin(self._heartbeats.send())
         for task in self._tasks:
             task.cancel()
         self._receiver.close()
@@ -192,8 +191,8 @@ class NatsTransport:
         manifest = await read_state(link, subjects.manifest, Manifest)
         control = await read_state(link, subjects.control, Control)
         learner = await read_state(link, subjects.learner, LearnerStatus)
-        if control and self.leader:
-            self.leader.hear(control, joining=True)
+        if control and not self.rank.leads:
+            beats.hear_leader(control)
         self._found = manifest
         # NATS may be back with an older state than its workers have seen.
         session, round_, target = self._followed()
@@ -272,8 +271,8 @@ class NatsTransport:
                 f"NATS came back without the last learner of {self.job.key}, which its workers follow: start it again"
             )
         await self._sender.restore()
-        if self.leader and (control := await read_state(self._link, self._subjects.control, Control)):
-            self.leader.hear(control)
+        if not self.rank.leads and (control := await read_state(self._link, self._subjects.control, Control)):
+            self._heartbeats.hear_leader(control)
         await self._read_spec()
 
     async def _read_spec(self) -> None:
