@@ -29,40 +29,37 @@ class Round:
 
     Attributes:
         fragments: What has come, by worker.
+        missing: The workers that the round still waits for.
     """
 
     def __init__(self, *, of: tuple[int, int], members: frozenset[int], enough: int) -> None:
         self._of = of
-        self._members = self._counted = members
         self._enough = enough
         self.fragments: dict[int, Arrival] = {}
+        self.reopen(members)
 
     def asks_for(self, arrival: Arrival) -> bool:
         """Whether a worker collected this arrival for this round."""
         return (arrival.meta.session, arrival.meta.round) == self._of
 
     @property
-    def missing(self) -> frozenset[int]:
-        """The workers that the round still waits for."""
-        return self._members - self.fragments.keys()
-
-    @property
     def has_enough(self) -> bool:
         """Whether this rank has the fragments that may close the round."""
-        enough = len(self.fragments.keys() & self._counted) >= self._enough
-        return enough or (not self.missing and len(self.fragments) > 0)
+        return self._came >= self._enough or (not self.missing and len(self.fragments) > 0)
 
     def add(self, arrival: Arrival) -> None:
         """Add a worker's fragment."""
         self.fragments[arrival.worker] = arrival
+        self.missing.discard(arrival.worker)
+        self._came += arrival.worker in self._counted
 
     def release(self, workers: Set[int]) -> None:
         """Stop waiting for these workers."""
-        self._members -= workers
+        self.missing -= workers
 
     def reopen(self, members: frozenset[int]) -> None:
         """Wait for these workers instead: all the others left before they had sent."""
-        self._members = self._counted = members
+        self._counted, self.missing, self._came = members, set(members), 0
 
     def move_to(self, of: tuple[int, int], members: frozenset[int]) -> list[Arrival]:
         """Ask for fragments of a later round instead. Returns those that came for this one."""

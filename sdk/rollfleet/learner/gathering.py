@@ -69,7 +69,10 @@ class Gatherer:
         self.interrupted = 0
         self.workers: tuple[int, ...] = ()
         self.admission = Admission(max_lag=job.spec.weights_max_lag)
+        self._everyone = self._own = frozenset[int]()  # the members, and those whose fragments come to this rank
         self._bound_lag()
+        if self._rank.leads:
+            transport.report(self._status)
 
     def gather(self) -> list[Arrival]:
         """Wait for the arrivals that make the next batch; return them in the order of their workers.
@@ -106,7 +109,6 @@ class Gatherer:
         if not self._manual:
             self.acknowledge()
         self.director.direct_async()
-        self._report()
 
     def drop(self) -> None:
         """Drop and count what an exception has interrupted. Environments begin new episodes."""
@@ -131,11 +133,10 @@ class Gatherer:
 
     def complete(self) -> None:
         """Complete the job: workers leave."""
-        self._report()
         self.director.enter(LearnerPhase.COMPLETE)
 
     def check_workers(self) -> None:
-        """Check the workers' states, report the learner's, and follow the number of members.
+        """Check the workers' states, and follow the number of members.
 
         Raises:
             WorkerFailed: A worker gave up with an error that a restart would repeat.
@@ -144,7 +145,6 @@ class Gatherer:
         self._checked_s = time.monotonic()
         self._follow_leader()
         self._bound_lag()
-        self._report()
         for worker, status in self._transport.workers().items():
             self.admission.hear(status)
             if status.state is WorkerState.FAILED and status.fatal:
@@ -258,7 +258,9 @@ class Gatherer:
 
     def _members(self) -> frozenset[int]:
         """Return the workers whose fragments come to this rank."""
-        return frozenset(worker for worker in self._transport.members() if self._rank.has(worker))
+        if (everyone := self._transport.members()) is not self._everyone:
+            self._everyone, self._own = everyone, frozenset(filter(self._rank.has, everyone))
+        return self._own
 
     def _unreadable(self, came: Collection[int] = ()) -> frozenset[int]:
         """Return the workers whose batch for this round could not be read. If they are all, that is an error."""
@@ -284,9 +286,11 @@ class Gatherer:
 
     def _check_unacknowledged(self) -> None:
         ahead = self.director.job.spec.delivery.max_batches_ahead
+        members = self._members()
+        if len(self._unacknowledged) < ahead * (1 if self._sync else len(members)):
+            return  # a look at each of them would take longer with more workers
         by_worker = Counter(each.worker for each in self._unacknowledged)
         full = {worker for worker, batches in by_worker.items() if batches >= ahead}
-        members = self._members()
         if members and (members & full if self._sync else members <= full):
             raise JobInvalid(
                 f"no batch can come: {len(self._unacknowledged)} are not acknowledged, and a worker may be {ahead} "
@@ -319,7 +323,6 @@ class Gatherer:
             if self.admission.admit(arrival, version=target, replaced=replaced, to=self._round):
                 return arrival
             self._transport.take(arrival)
-            self._report()
             left_s = CHECK_WORKERS_S
 
     def _bound_lag(self) -> None:
@@ -334,23 +337,19 @@ class Gatherer:
         since_s = self._waiting_since_s
         return self._waited_s + (0.0 if since_s is None else time.monotonic() - since_s)
 
-    def _report(self) -> None:
-        if not self._rank.leads:
-            return
-        tally = self._tally
-        members, statuses = self._transport.members(), self._transport.workers()
-        applied = [status.version for worker, status in statuses.items() if worker in members]
-        self._transport.report(
-            LearnerStatus(
-                session=self._session,
-                version=self._weights.version,
-                applied_version=min(applied, default=0),
-                frames=self._all_frames(),
-                batches=tally.batches,
-                dropped=self._dropped(),
-                mean_return=tally.mean_return,
-                lag=tally.lag,
-                episodes=tally.episodes,
-                waited_s=self._waited(),
-            )
+    def _status(self) -> LearnerStatus:
+        """Return the content of the learner's heartbeat. On any thread."""
+        tally, statuses = self._tally, self._transport.workers()
+        applied = [statuses[worker].version for worker in self._transport.members() & statuses.keys()]
+        return LearnerStatus(
+            session=self._session,
+            version=self._weights.version,
+            applied_version=min(applied, default=0),
+            frames=self._all_frames(),
+            batches=tally.batches,
+            dropped=self._dropped(),
+            mean_return=tally.mean_return,
+            lag=tally.lag,
+            episodes=tally.episodes,
+            waited_s=self._waited(),
         )

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from rollfleet.nats.link import Link
@@ -28,7 +29,7 @@ class LearnerHeartbeats:
         roster: The workers.
         leader_control: See `Transport`.
         evaluations: The results of evaluation workers; on rank 0.
-        status: The content of the heartbeat; None: none is sent.
+        status: Returns the content of the heartbeat; None: none is sent.
     """
 
     def __init__(self, link: Link, job: CollectorJob, rank: Rank) -> None:
@@ -36,7 +37,7 @@ class LearnerHeartbeats:
         self.roster = Roster(job.spec.workers, suspect_after_s=job.spec.failure.suspect_after_seconds)
         self.leader_control: Control | None = None
         self.evaluations = EvaluationLog()
-        self.status: LearnerStatus | None = None
+        self.status: Callable[[], LearnerStatus] | None = None
         self._reported: set[int] = set()  # workers whose problem was logged
 
     async def subscribe(self) -> None:
@@ -73,7 +74,7 @@ class LearnerHeartbeats:
     async def send(self) -> None:
         """Send this process's heartbeat now."""
         if self.status:
-            now = replace(self.status, evaluation=self.evaluations.newest, time_s=time.time())
+            now = replace(self.status(), evaluation=self.evaluations.newest, time_s=time.time())
             await self._link.publish(self._link.subjects.learner, pack(now))
 
     def forget_missed(self) -> None:

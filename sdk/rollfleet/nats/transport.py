@@ -11,7 +11,7 @@ A learner of several ranks has one transport in each. Only rank 0 sends weights 
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 
@@ -148,7 +148,7 @@ class NatsTransport:
         """See `Transport`."""
         return self._heartbeats.roster.statuses()
 
-    def report(self, status: LearnerStatus) -> None:
+    def report(self, status: Callable[[], LearnerStatus]) -> None:
         """See `Transport`."""
         self._heartbeats.status = status
 

@@ -1,6 +1,6 @@
 """The learner's side of a transport, as a Protocol: batches come in, weights and control go out."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -155,8 +155,8 @@ class Transport(Protocol):
     def workers(self) -> Mapping[int, WorkerStatus]:
         """Return the newest heartbeat of each worker, by index."""
 
-    def report(self, status: LearnerStatus) -> None:
-        """Set the content of the learner's heartbeat. By default it goes nowhere: only this process reads it."""
+    def report(self, status: Callable[[], LearnerStatus]) -> None:
+        """Set the function that returns the content of each heartbeat of the learner. By default none is sent."""
         return
 
     def corrupt(self) -> Mapping[int, int]:
