@@ -29,7 +29,9 @@ from rollfleet_api.job import CollectorJob, EvaluationSpec
 from rollfleet_api.messages import BatchMeta, Control, Evaluation, Receipt, WorkerState, WorkerStatus, pack
 
 HEARTBEAT_S = 1.0
-REPORT_S = 0.02  # between two heartbeats, at least: a worker of small batches changes its state a thousand times a second
+REPORT_S = (
+    0.02  # between two heartbeats, at least: a worker of small batches changes its state a thousand times a second
+)
 JOIN_TIMEOUT_S = 30.0
 WAITING = (WorkerState.WAITING_FOR_WEIGHTS, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
 
