@@ -42,17 +42,17 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
     sent = [subjects.spec, subjects.control, *subjects.all_weights]
     taken = f"{subjects.prefix}.taken.*"
     if role is not Role.LEARNER:
-        own = [*subjects.batch_subjects, subjects.leases, subjects.workers, subjects.evaluations]
+        own = [*subjects.batch_subjects, subjects.leases, subjects.workers, subjects.evaluations, subjects.answers]
         # JetStream sends what is stored to any subject that a request names, also to its own API. Therefore workers get
         # nothing in this way that workers wrote: a lease would be a request of theirs with the server's rights.
         read = [*(f"{direct_get}.{subject}" for subject in sent), subjects.state_get, subjects.state_info]
-        return Permissions(publish=[*own, *read], subscribe=[inbox, *sent, taken])
+        return Permissions(publish=[*own, *read], subscribe=[inbox, *sent, taken, subjects.calls])
     queue = subjects.batches_stream  # each rank of a learner has its own consumer
-    own = [subjects.control, *subjects.all_weights, subjects.learner, taken]
+    own = [subjects.control, *subjects.all_weights, subjects.learner, taken, subjects.calls]
     verbs = ("CREATE", "DURABLE.CREATE", "DELETE", "INFO", "MSG.NEXT")
     consuming = [*(f"$JS.API.CONSUMER.{verb}.{queue}.*" for verb in verbs), f"$JS.API.CONSUMER.NAMES.{queue}"]
     # Control is for other ranks. Recorders have the learner's credentials: they need control and batches, too.
-    heard = [subjects.spec, subjects.workers, subjects.control, subjects.evaluations]
+    heard = [subjects.spec, subjects.workers, subjects.control, subjects.evaluations, subjects.answers]
     return Permissions(
         publish=[*own, f"{direct_get}.>", subjects.state_info, *consuming, f"$JS.ACK.{queue}.*.>"],
         subscribe=[inbox, *heard, *subjects.batch_subjects],

@@ -20,6 +20,7 @@ import xxhash
 from nats.errors import Error as NatsError
 
 from rollfleet.errors import JetStreamRefused, JobEnded, LearnerReplaced, RollfleetError
+from rollfleet.nats.calls import CallSender
 from rollfleet.nats.consumer import LearnerConsumer, Missing
 from rollfleet.nats.heartbeats import LearnerHeartbeats
 from rollfleet.nats.link import Link
@@ -59,7 +60,7 @@ class NatsTransport:
         elastic: Adds and removes workers; None: the operator, or any other program, starts them.
 
     Attributes:
-        job, rank, resumed, elastic: See `Transport`.
+        job, rank, resumed, elastic, call: See `Transport`.
     """
 
     def __init__(
@@ -81,6 +82,8 @@ class NatsTransport:
             link, job=job, device=device, no_cuda_sync=no_cuda_sync, on_received=lambda: self._puller.wake()
         )
         self._heartbeats = LearnerHeartbeats(link, job, rank)
+        self._calls = CallSender(link)
+        self.call = self._calls.call
         self._puller = Puller(
             link.client,
             stream=self._subjects.batches_stream,
@@ -180,6 +183,7 @@ class NatsTransport:
         await insist(self._consumer.take_over)  # first: a replaced learner stops before its state is read
         await link.listen(subjects.spec, CollectorJob, lambda job: link.begin(self._follow(job)))
         await beats.subscribe()
+        await self._calls.subscribe()
         return await insist(self._read_resumed)  # a cut connection loses requests
 
     async def _read_resumed(self) -> Resumed:

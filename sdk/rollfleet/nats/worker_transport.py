@@ -14,6 +14,7 @@ from nats.aio.msg import Msg
 
 from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobEnded
+from rollfleet.nats.calls import CallReceiver
 from rollfleet.nats.lease import WorkerLease
 from rollfleet.nats.link import Link
 from rollfleet.nats.polling import RETRY_WAIT_S, insist
@@ -25,7 +26,7 @@ from rollfleet.schemes import Layout
 from rollfleet.transports.worker_side import PendingBatch
 from rollfleet.wire.chunks import Identity
 from rollfleet_api.job import CollectorJob, EvaluationSpec
-from rollfleet_api.messages import BatchMeta, Control, Evaluation, WorkerState, WorkerStatus, pack
+from rollfleet_api.messages import BatchMeta, Call, Control, Evaluation, WorkerState, WorkerStatus, pack
 
 HEARTBEAT_S = 1.0
 JOIN_TIMEOUT_S = 30.0
@@ -58,6 +59,8 @@ class NatsWorkerTransport:
         self._job_ended: JobEnded | None = None  # the reason why the job has ended
         self._presence = JobPresence(link)
         self._result: bytes | None = None  # of the newest evaluation
+        self._calls = CallReceiver(link, worker, self._notify)
+        self.answer = self._calls.answer
         self._lease = link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
         self.incarnation = self._lease.incarnation if self._lease else 0
         if self._lease and self.incarnation:
@@ -70,6 +73,11 @@ class NatsWorkerTransport:
         """The newest control message. A worker reads it between any two steps of its environments."""
         self._asked_s = time.monotonic()
         return self._control
+
+    @property
+    def call(self) -> Call | None:
+        """See `WorkerTransport`."""
+        return self._calls.call
 
     def follow_weights(self, layout: Layout) -> NatsWeightsInbox:
         """Receive the weights of a policy with this layout from now on. Call it once."""
@@ -145,6 +153,8 @@ class NatsWorkerTransport:
         await link.listen(subjects.spec, CollectorJob, self._publisher.follow)
         await link.listen(subjects.control, Control, self._set_control)
         await link.client.subscribe(subjects.taken(self._worker), cb=self._on_taken)
+        if not self._evaluation:
+            await self._calls.subscribe()
         return await insist(self._take_lease)
 
     async def _take_lease(self) -> WorkerLease | None:
