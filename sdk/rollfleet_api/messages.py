@@ -14,6 +14,7 @@ from typing import Annotated, Any, Self, TypeVar, dataclass_transform
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 MAX_MESSAGE_BYTES = 1 << 20
+MAX_CALL_BYTES = 1 << 18  # of the arguments or the result of a call, as JSON
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but for tabs and ends of lines
 Text = Annotated[str, AfterValidator(lambda text: _CONTROL.sub("", text))]
@@ -60,17 +61,15 @@ class WorkerState(StrEnum):
 
 @_message
 class Call:
-    """A call of a method on workers.
+    """A call of a method on one worker.
 
     Attributes:
-        number: A random number: the answers have it.
-        workers: The workers that answer.
+        number: A random number: the answer has it.
         method: `env.<name>`, of each environment, or `policy.<name>`.
         arguments: JSON: a list of positional arguments and a mapping of keyword arguments.
     """
 
     number: Count
-    workers: tuple[Index, ...]
     method: str
     arguments: str
 
@@ -112,7 +111,6 @@ class Control:
         steps: T of this round in sync mode, which depends on the number of its workers; 0: as in the job.
         own_weights: The learner has no policy, and `weights.interval` is 0: until it sends weights on request, workers
             use the policy as its factory made it.
-        call: The call that waits for answers; None: none does.
     """
 
     session: Count
@@ -129,7 +127,6 @@ class Control:
     origin: Count = 0
     steps: Count = 0
     own_weights: bool = False
-    call: Call | None = None
 
     def version_for(self, worker: int) -> int:
         """Return the lowest version of the weights that a worker may collect with."""
@@ -271,7 +268,6 @@ class WorkerStatus:
             batches.
         waited_for_weights_s: Seconds that this incarnation has waited for weights that were new enough.
         waited_for_round_s: Seconds that this incarnation has waited for the learner's next order, such as a round.
-        answer: The answer to the learner's call, until the learner has read it.
         follows: Session, round and version of the newest control message that it has; over NATS.
         time_s: The sender's clock: seconds since the epoch.
     """
@@ -290,7 +286,6 @@ class WorkerStatus:
     waited_for_space_s: float = 0.0
     waited_for_weights_s: float = 0.0
     waited_for_round_s: float = 0.0
-    answer: Answer | None = None
     follows: tuple[Count, Count, Count] = (0, 0, 0)
     time_s: float = 0.0
 

@@ -14,6 +14,8 @@ rollfleet.<namespace>.<job>.learners.<rank>             state: the learner's ses
 rollfleet.<namespace>.<job>.workers.<worker>            state: the worker's heartbeat
 rollfleet.<namespace>.<job>.learner                     state: the learner's heartbeat
 rollfleet.<namespace>.<job>.evaluations.<worker>        no stream: an evaluation worker's newest result
+rollfleet.<namespace>.<job>.calls.<worker>              no stream: the learner's call of a method on the worker
+rollfleet.<namespace>.<job>.answers.<worker>            no stream: the worker's answer to it
 ```
 
 Namespace and job are DNS labels: neither can contain a dot, a wildcard or an underscore, so that every name is
@@ -197,6 +199,24 @@ class Subjects:
     def evaluation(self, worker: int) -> str:
         """Return the subject of an evaluation worker's newest result."""
         return f"{self.prefix}.evaluations.{worker}"
+
+    @property
+    def calls(self) -> str:
+        """Wildcard of the learner's calls of methods on workers."""
+        return self.call("*")
+
+    def call(self, worker: int | str) -> str:
+        """Return the subject of the learner's calls of methods on a worker."""
+        return f"{self.prefix}.calls.{worker}"
+
+    @property
+    def answers(self) -> str:
+        """Wildcard of the workers' answers to calls."""
+        return self.answer("*")
+
+    def answer(self, worker: int | str) -> str:
+        """Return the subject of a worker's answers to calls."""
+        return f"{self.prefix}.answers.{worker}"
 
     @property
     def state_subjects(self) -> list[str]:

@@ -101,7 +101,8 @@ def test_a_job_needs_no_more_than_its_roles_may(server: Server, caplog: pytest.L
 
 async def test_worker_may_not_publish_on_subjects_of_learner_or_operator(server: Server) -> None:
     server.provision()
-    forbidden = [OURS.control, OURS.manifest, OURS.weights_of(None).chunk(1, 0), OURS.learner, OURS.spec, OURS.taken(0)]
+    forbidden = [OURS.control, OURS.manifest, OURS.weights_of(None).chunk(1, 0), OURS.learner, OURS.spec]
+    forbidden += [OURS.taken(0), OURS.call(0)]
     forbidden += [*administration(OURS.state_get), *OF_THE_WHOLE_SERVER]
     forbidden += [f"$JS.API.DIRECT.GET.{OURS.state_stream}.{each}" for each in (OURS.lease(0), OURS.worker(0))]
     forbidden += [f"{inbox_prefix(OURS, Role.LEARNER)}.x", f"$JS.API.CONSUMER.CREATE.{OURS.state_stream}.mine"]
@@ -116,13 +117,13 @@ async def test_worker_may_not_read_the_queue_of_batches(server: Server) -> None:
     async with guest(server, Role.WORKER) as worker:
         assert await worker.refused_to_publish(forbidden) == set(forbidden)
         listening = [*OURS.batch_subjects, OURS.batch_chunk(1, 0), OURS.learner]
-        listening += [OURS.lease(1), OURS.worker(1), OURS.evaluation(1)]
+        listening += [OURS.lease(1), OURS.worker(1), OURS.evaluation(1), OURS.answer(1)]
         assert await worker.refused_to_subscribe(listening) == set(listening)
 
 
 async def test_learner_may_not_pose_as_a_worker_or_an_operator(server: Server) -> None:
     server.provision()
-    forbidden = [OURS.batch_chunk(0, 0), OURS.lease(0), OURS.worker(0), OURS.spec]
+    forbidden = [OURS.batch_chunk(0, 0), OURS.lease(0), OURS.worker(0), OURS.answer(0), OURS.spec]
     forbidden += [*administration(), *OF_THE_WHOLE_SERVER, f"{inbox_prefix(OURS, Role.WORKER)}.x"]
     forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}.mine" for verb in ("CREATE", "DURABLE.CREATE")]
     forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}" for verb in ("CREATE", "NAMES", "LIST")]

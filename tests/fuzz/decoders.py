@@ -50,7 +50,9 @@ with instrumented():
     from rollfleet.wire.weight_chunks import cut as cut_weights
     from rollfleet_api.job import CollectorJob
     from rollfleet_api.messages import (
+        Answer,
         BatchMeta,
+        Call,
         Control,
         LearnerPhase,
         LearnerStatus,
@@ -70,6 +72,8 @@ MESSAGES: dict[bytes, type[Any]] = {
     b"7": Lease,
     b"8": LearnerStatus,
     b"a": BatchMeta,
+    b"b": Call,
+    b"c": Answer,
 }
 
 
@@ -132,6 +136,8 @@ def write_seeds(folder: Path) -> None:
         "lease": b"7" + pack(Lease(incarnation=1, host="a", pid=1)),
         "learner": b"8" + pack(learner),
         "meta": b"a" + pack(BatchMeta(session=1, round=0, version=1, frames=2)),
+        "call": b"b" + pack(Call(number=1, method="env.level", arguments="[[],{}]")),
+        "answer": b"c" + pack(Answer(number=1)),
         "spec": b"j" + job.model_dump_json(by_alias=True).encode(),
     }
     for name, seed in seeds.items():

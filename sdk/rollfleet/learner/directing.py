@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from rollfleet.errors import JobInvalid
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.run_state import RunState
 from rollfleet.transports.learner_side import Transport
 from rollfleet_api.job import CollectorJob, Mode
-from rollfleet_api.messages import Call, Control, LearnerPhase
+from rollfleet_api.messages import Control, LearnerPhase
 
 
 class Director:
@@ -37,7 +35,6 @@ class Director:
         self._transport, self._job, self._weights, self._frames = transport, job, weights, frames
         self._sync = job.spec.mode is Mode.SYNC
         self._control: Control | None = None  # the last one sent
-        self._call: Call | None = None
         self.run_state = RunState(round=transport.resumed.round)
         self.phase = LearnerPhase.RUN
         self.steps, self.has_opened = 0, False
@@ -71,7 +68,6 @@ class Director:
             origin=run_state.origin,
             steps=self.steps,
             own_weights=not self._weights.has_policy and not self.job.spec.weights.interval,
-            call=self._call,
         )
 
     def direct_async(self) -> None:
@@ -80,25 +76,13 @@ class Director:
             self.direct()
 
     def enter(self, phase: LearnerPhase) -> None:
-        """Put the workers into this phase; on other ranks than 0, this process only."""
-        self.phase = phase
-        self._change(phase=phase)
+        """Put the workers into this phase; on other ranks than 0, this process only.
 
-    def call(self, call: Call | None) -> None:
-        """Ask workers to answer a call; None: its answers are read. Change nothing else, as in `enter`.
-
-        Raises:
-            JobInvalid: Rank 0 directs the workers, and this is another one.
+        Nothing else changes: in mode Sync no round opens, and no newer version is required.
         """
-        if not self._transport.rank.leads:
-            raise JobInvalid("only rank 0 of a learner can call methods on workers; call it there")
-        self._call = call
-        self._change(call=call)
-
-    def _change(self, **changes: Any) -> None:
-        """Change nothing else: in mode Sync no round opens, and no newer version is required."""
+        self.phase = phase
         with self._weights.lock:
-            self._send(replace(self._control or self._present(), **changes))
+            self._send(replace(self._control or self._present(), phase=phase))
 
     def _send(self, control: Control) -> None:
         self._control = control

@@ -19,6 +19,7 @@ import xxhash
 from nats.aio.msg import Msg
 
 from rollfleet.errors import LearnerReplaced
+from rollfleet.nats.calls import CallSender
 from rollfleet.nats.heartbeats import LearnerHeartbeats
 from rollfleet.nats.lease import HeldLease, Overtaken
 from rollfleet.nats.link import Link, unpack_or_skip
@@ -66,7 +67,7 @@ class NatsTransport:
         elastic: Adds and removes workers; None: the operator, or any other program, starts them.
 
     Attributes:
-        job, rank, resumed, elastic: See `Transport`.
+        job, rank, resumed, elastic, call: See `Transport`.
     """
 
     def __init__(
@@ -84,6 +85,8 @@ class NatsTransport:
         self._found: Manifest | None = None  # of the job's newest weights, until this learner sends some
         self._receiver = BatchReceiver(link, job=job, rank=rank, device=device, no_cuda_sync=no_cuda_sync)
         self._heartbeats = LearnerHeartbeats(link, job, rank)
+        self._calls = CallSender(link)
+        self.call = self._calls.call
         try:
             self.resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
         except BaseException:
@@ -175,6 +178,7 @@ class NatsTransport:
         await link.listen(subjects.spec, CollectorJob, lambda job: link.begin(self._follow(job)))
         await self._receiver.follow(self.job)
         await beats.subscribe()
+        await self._calls.subscribe()
         resumed = await insist(self._read_resumed)  # a cut connection loses requests
         if self.rank.leads and resumed.session > self._lease.number:  # NATS came back without the newest leases
             await insist(lambda: self._take_lease(least=resumed.session))

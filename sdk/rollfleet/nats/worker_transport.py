@@ -15,6 +15,7 @@ from nats.aio.msg import Msg
 
 from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobEnded, WorkerReplaced
+from rollfleet.nats.calls import CallReceiver
 from rollfleet.nats.lease import HeldLease, Overtaken
 from rollfleet.nats.link import Link, unpack_or_skip
 from rollfleet.nats.outbox import Outbox
@@ -26,12 +27,10 @@ from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS
 from rollfleet.schemes import Layout
 from rollfleet.transports.worker_side import PendingBatch
 from rollfleet_api.job import CollectorJob, EvaluationSpec
-from rollfleet_api.messages import BatchMeta, Control, Evaluation, Receipt, WorkerState, WorkerStatus, pack
+from rollfleet_api.messages import BatchMeta, Call, Control, Evaluation, Receipt, WorkerState, WorkerStatus, pack
 
 HEARTBEAT_S = 1.0
-REPORT_S = (
-    0.02  # between two heartbeats, at least: a worker of small batches changes its state a thousand times a second
-)
+REPORT_S = 0.02  # between two heartbeats, at least: a worker of small batches changes its state very often
 JOIN_TIMEOUT_S = 30.0
 WAITING = (WorkerState.WAITING_FOR_WEIGHTS, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
 
@@ -63,6 +62,8 @@ class NatsWorkerTransport:
         self._presence = JobPresence(link)
         self._result: bytes | None = None  # of the newest evaluation
         self._news = asyncio.Event()  # set when the next heartbeat should not wait
+        self._calls = CallReceiver(link, worker, self._notify)
+        self.answer = self._calls.answer
         self._lease: HeldLease | None = None
         link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
         self.incarnation = self._lease.number if self._lease else 0
@@ -75,6 +76,11 @@ class NatsWorkerTransport:
         """The newest control message. A worker reads it between any two steps of its environments."""
         self._asked_s = time.monotonic()
         return self._control
+
+    @property
+    def call(self) -> Call | None:
+        """See `WorkerTransport`."""
+        return self._calls.call
 
     def follow_weights(self, layout: Layout) -> NatsWeightsInbox:
         """Receive the weights of a policy with this layout from now on. Call it once."""
@@ -142,6 +148,8 @@ class NatsWorkerTransport:
         link, subjects = self._link, self._subjects
         await link.listen(subjects.spec, CollectorJob, self._follow)
         await link.listen(subjects.control, Control, self._set_control)
+        if not self._evaluation:
+            await self._calls.subscribe()
         # Its owner stores a job last: before that, NATS may have lost the leases of earlier incarnations.
         while not await insist(self._catch_up) and not self._evaluation:  # noqa: ASYNC110 (another process decides)
             await asyncio.sleep(RETRY_WAIT_S)

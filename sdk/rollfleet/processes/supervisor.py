@@ -8,6 +8,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +27,7 @@ from rollfleet.system.shared_memory import SharedMemory
 from rollfleet.transports.evaluation_log import EvaluationLog
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import State
-from rollfleet_api.messages import Control, Evaluation, WorkerState, WorkerStatus
+from rollfleet_api.messages import Answer, Call, Control, Evaluation, WorkerState, WorkerStatus
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +81,7 @@ class Supervisor:
         self._ending: list[WorkerHandle] = []  # closed: their environments may still be closing
         self._control: Control | None = None
         self._newest: WeightsLocation | None = None  # of the versions that were meant for all workers
+        self._calls: dict[int, Future[Answer]] = {}  # that wait for an answer, by their numbers
         self._started = 0
         self._closed = False
         self.members = frozenset[int]()
@@ -146,6 +149,21 @@ class Supervisor:
             if handle is not None and handle.incarnation == incarnation:
                 handle.instruct(taken=max(handle.instructions.taken, sequence + 1))
 
+    def call(self, worker: int, call: Call) -> "Future[Answer]":
+        """See `Transport`."""
+        answered = Future[Answer]()
+
+        def end(_: "Future[Answer]") -> None:
+            with self._changing:
+                self._calls.pop(call.number, None)
+                self._instruct(worker, None)
+
+        with self._changing:
+            self._calls[call.number] = answered
+            self._instruct(worker, call)
+        answered.add_done_callback(end)
+        return answered
+
     def listen(self, timeout_s: float) -> None:
         """Read messages of workers. Returns after the first ones, at the latest after `timeout_s`.
 
@@ -198,11 +216,18 @@ class Supervisor:
                     self.ready_batches.append((handle, message))
                 elif isinstance(message, Evaluation):
                     self.evaluations.add(message)
+                elif isinstance(message, Answer):
+                    if answered := self._calls.get(message.number):
+                        answered.set_result(message)
                 else:
                     self.statuses[handle.index] = message
                     self._check_failure(handle, message)
         except MessageCorrupt as error:
             self._fail(error)
+
+    def _instruct(self, worker: int, call: Call | None) -> None:
+        if handle := self.handles.get(worker):
+            handle.instruct(call=call)
 
     def _on_hang_up(self, handle: WorkerHandle) -> None:
         """Clean up after a worker that left or died: its connection is closed. Restart it if it failed."""
@@ -221,8 +246,8 @@ class Supervisor:
         if handle.leaving or self._closed or not failed:
             return
         if self._may_restart(handle):
-            weights = handle.instructions.weights
-            self._start(handle.index, handle.incarnation + 1, Instructions(control=self._control, weights=weights))
+            instructions = replace(handle.instructions, control=self._control, taken=0)
+            self._start(handle.index, handle.incarnation + 1, instructions)
         elif not handle.ended_well:
             ended = describe_exit(code) if code is not None else "it closed its connection"
             self._fail(WorkerFailed(handle.index, f"{ended}\n{crash}" if crash else ended))

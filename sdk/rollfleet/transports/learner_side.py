@@ -1,10 +1,12 @@
 """The learner's side of a transport, as a Protocol: batches come in, weights and control go out."""
 
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerStatus, WorkerStatus
+from rollfleet.errors import JobInvalid
+from rollfleet_api.messages import Answer, BatchMeta, Call, Control, Evaluation, LearnerStatus, WorkerStatus
 from rollfleet_api.ranks import ALONE, Rank
 
 if TYPE_CHECKING:
@@ -158,6 +160,14 @@ class Transport(Protocol):
     def report(self, status: Callable[[], LearnerStatus]) -> None:
         """Set the function that returns the content of each heartbeat of the learner. By default none is sent."""
         return
+
+    def call(self, worker: int, call: Call) -> "Future[Answer]":
+        """Call a method on a worker, which answers between two batches. Cancel the future to stop waiting.
+
+        Raises:
+            JobInvalid: The transport does not have this capability.
+        """
+        raise JobInvalid(f"{type(self).__name__} cannot call methods on workers")
 
     def corrupt(self) -> Mapping[int, int]:
         """Return the number of batches that could not be read so far, by worker. A round goes on without them."""
