@@ -120,6 +120,7 @@ class BatchReceiver:
         else:
             self._most = (0, 0)
         self._most_waiting = 2 * job.spec.workers if job.spec.mode is Mode.SYNC else READY_ASYNC
+        self._intake.workers = max(self._intake.workers, job.spec.workers)  # one that leaves still has batches
         self._intake.most = 2 * (job.spec.delivery.max_batches_ahead + 1)
 
     async def _on_message(self, message: Msg) -> None:
