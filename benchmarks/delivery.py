@@ -1,22 +1,19 @@
-"""Large batches from one worker process to one learner, both over NATS on this machine, beside simpler clients.
+"""Large batches from one worker process to one learner over NATS on this machine, beside a simpler client.
 
 `python -P benchmarks/delivery.py [--rounds N] [--quick]`
 
 Rollfleet: a worker's port sends batches of 8 x 128 frames of 84 x 84 x 4 bytes as fast as the learner takes them. The
-figure counts the bytes on the wire of the TensorDicts that the iterator yields. nats-py: one process publishes
-messages of 1 MB to a work queue (8 in flight), another fetches, acknowledges and discards them. By hand: the same
-messages from one blocking socket to another through the server's core protocol: nothing is stored, acknowledged or
-decoded. All use the same server and storage, in turn. Figures are medians, ratios are medians of the rounds' ratios.
+figure counts the bytes on the wire of the TensorDicts that the iterator yields. By hand: messages of 1 MB (8 in flight)
+from one blocking socket to another through the server's core protocol: nothing is decoded. Both use the same server, in
+turn. Figures are medians, the ratio is the median of the rounds' ratios.
 """
 
 import argparse
-import asyncio
 import json
 import multiprocessing
 import socket
 import sys
 import time
-from collections.abc import Iterable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import median
@@ -24,7 +21,6 @@ from urllib.parse import urlsplit
 
 sys.path.append(str(Path(__file__).parent / "contenders"))
 
-import nats
 import torch
 
 import nats_job
@@ -40,16 +36,15 @@ from rollfleet_api.permissions import Role
 
 ENVS, STEPS, PIXELS = 8, 128, (84, 84, 4)
 MESSAGE_BYTES, IN_FLIGHT = 1_000_000, 8
-STORAGES = ("Memory", "File")
 
 
-def job(storage: str) -> rollfleet.CollectorJob:
-    """Build the job whose streams carry the batches."""
+def job() -> rollfleet.CollectorJob:
+    """Build the job of the batches."""
     return nats_job.job(
         env={"id": "CartPole-v1", "numEnvs": ENVS},
         policy={"random": {}},
         collect={"framesPerBatch": ENVS * STEPS},
-        delivery={"storage": storage, "maxBatchesAhead": 2},
+        delivery={"maxBatchesAhead": 2},
     )
 
 
@@ -71,15 +66,15 @@ def send(url: str, count: int) -> None:
         version=0,
     )
     meta = BatchMeta(session=1, round=0, version=0, frames=ENVS * STEPS)
-    port = NatsWorkerTransport(Link(Address(url=url, job=job("File").key), role=Role.WORKER), 0)
+    port = NatsWorkerTransport(Link(Address(url=url, job=job().key), role=Role.WORKER), 0)
     for sending in [port.send(fragment, meta) for _ in range(count)]:
         sending.stored.result()
     port.close()
 
 
-def rollfleet_mb_per_s(server: NatsServer, storage: str, batches: int) -> float:
+def rollfleet_mb_per_s(server: NatsServer, batches: int) -> float:
     """Return the megabytes of batches per second, without the first two."""
-    known = job(storage)
+    known = job()
     admin = Link(Address(url=server.url(None), job=known.key), role=None)
     admin.call(provision(admin, known))
     sender = _start(send, server.url(Role.WORKER), batches + 2)
@@ -94,48 +89,6 @@ def rollfleet_mb_per_s(server: NatsServer, storage: str, batches: int) -> float:
     admin.call(deprovision(admin))
     admin.close()
     return received / seconds / 1e6
-
-
-def publish(url: str, count: int) -> None:
-    """Publish messages with nats-py."""
-
-    async def main() -> None:
-        client = await nats.connect(url)
-        stream, payload = client.jetstream(), bytes(MESSAGE_BYTES)
-        window = asyncio.Semaphore(IN_FLIGHT)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(count):
-                await window.acquire()
-                publishing = group.create_task(stream.publish("plain.x", payload, timeout=60))
-                publishing.add_done_callback(lambda _: window.release())
-        await client.close()
-
-    asyncio.run(main())
-
-
-def nats_py_mb_per_s(server: NatsServer, storage: str, messages: int) -> float:
-    """Return the megabytes of messages per second, from the first arrivals on."""
-
-    async def main() -> float:
-        client = await nats.connect(server.url(None))
-        stream = client.jetstream()
-        await stream.add_stream(name="plain", subjects=["plain.>"], storage=storage.lower(), retention="workqueue")
-        subscription = await stream.pull_subscribe("plain.>", durable="plain", stream="plain")
-        publisher = _start(publish, server.url(None), messages + IN_FLIGHT)
-        received, began = 0, 0.0
-        while received < messages + IN_FLIGHT:
-            for message in await subscription.fetch(IN_FLIGHT, timeout=60):
-                await message.ack()
-                received += 1
-                if received == IN_FLIGHT:
-                    began = time.perf_counter()
-        seconds = time.perf_counter() - began
-        publisher.join()
-        await stream.delete_stream("plain")
-        await client.close()
-        return messages * MESSAGE_BYTES / seconds / 1e6
-
-    return asyncio.run(main())
 
 
 class Blocking:
@@ -170,7 +123,7 @@ class Blocking:
 
 
 def publish_by_hand(url: str, count: int) -> None:
-    """Publish with as many messages in flight as nats-py's publisher; an empty message confirms each arrival."""
+    """Publish with `IN_FLIGHT` messages in flight; an empty message confirms each arrival."""
     client, empty = Blocking(url, "room"), bytearray(2)
     message = b"PUB plain %d\r\n%b\r\n" % (MESSAGE_BYTES, bytes(MESSAGE_BYTES))
     for sent in range(count):
@@ -203,28 +156,22 @@ def _start(function: object, url: str, count: int) -> BaseProcess:
     return process
 
 
-def _ratio(ours: Iterable[float], theirs: Iterable[float]) -> float:
-    return median(here / there for here, there in zip(ours, theirs, strict=True))
-
-
 def main() -> None:
     """Measure in turn and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one round of few batches, in memory")
+    parser.add_argument("--quick", action="store_true", help="one round of few batches")
     arguments = parser.parse_args()
     rounds, batches = (1, 3) if arguments.quick else (arguments.rounds, 20)
     messages = batches * 30  # about as many bytes
-    print("| storage | Rollfleet, MB/s | nats-py, MB/s | ratio | by hand, MB/s | ratio |\n|---|---|---|---|---|---|")
-    with nats_job.nats_server(job("File")) as server:
-        for storage in STORAGES[: 1 if arguments.quick else None]:
-            ours, theirs, by_hand = [], [], []
-            for _ in range(rounds):
-                ours.append(rollfleet_mb_per_s(server, storage, batches))
-                theirs.append(nats_py_mb_per_s(server, storage, messages))
-                by_hand.append(by_hand_mb_per_s(server, messages))
-            compared = " | ".join(f"{median(each):,.0f} | {_ratio(ours, each):.2f}" for each in (theirs, by_hand))
-            print(f"| {storage} | {median(ours):,.0f} | {compared} |", flush=True)
+    ours, by_hand = [], []
+    with nats_job.nats_server(job()) as server:
+        for _ in range(rounds):
+            ours.append(rollfleet_mb_per_s(server, batches))
+            by_hand.append(by_hand_mb_per_s(server, messages))
+    ratio = median(here / there for here, there in zip(ours, by_hand, strict=True))
+    print("| Rollfleet, MB/s | by hand, MB/s | ratio |\n|---|---|---|")
+    print(f"| {median(ours):,.0f} | {median(by_hand):,.0f} | {ratio:.2f} |")
 
 
 if __name__ == "__main__":

@@ -148,7 +148,6 @@ def job(name: str, workers: int) -> dict[str, Any]:
         "env": {"id": "CartPole-v1"},
         "policy": {"mlp": {}},
         "collect": {"framesPerBatch": 64},
-        "delivery": {"maxBytes": "1Mi"},
         "failure": {"pendingDeadlineSeconds": 0},
     }
     metadata = {"name": name, "namespace": NAMESPACE}

@@ -14,11 +14,8 @@ Attack = Callable[[Client, Subjects, int], Awaitable[None]]
 
 
 async def message_ids(client: Client, subjects: Subjects, number: int) -> None:
-    await client.publish(subjects.worker(0), b"", headers=_long_id(client, number))
-
-
-async def message_ids_of_batches(client: Client, subjects: Subjects, number: int) -> None:
-    await client.publish(subjects.batch_chunk(0, 0), b"", headers=_long_id(client, number))
+    long = str(number).ljust(min(LONG_BYTES, client.max_payload // 2), "x")
+    await client.publish(subjects.worker(0), b"", headers={"Nats-Msg-Id": long})
 
 
 async def workers_that_do_not_exist(client: Client, subjects: Subjects, number: int) -> None:
@@ -33,19 +30,14 @@ async def long_subjects(client: Client, subjects: Subjects, number: int) -> None
 
 
 async def large_messages(client: Client, subjects: Subjects, number: int) -> None:
-    """Fill both streams, with messages as large as the server takes."""
+    """Fill the state, and flood the learner, with messages as large as the server takes."""
     large = LARGE[: client.max_payload]
     await client.publish(subjects.lease(number), large)
     await client.publish(subjects.batch_chunk(0, number), large)
 
 
-def _long_id(client: Client, number: int) -> dict[str, str]:
-    return {"Nats-Msg-Id": str(number).ljust(min(LONG_BYTES, client.max_payload // 2), "x")}
-
-
 ATTACKS = [
     (message_ids, 10_000),
-    (message_ids_of_batches, 4_000),
     (workers_that_do_not_exist, 10_000),
     (long_subjects, 5_000),
     (large_messages, 400),

@@ -43,7 +43,6 @@ def _job(work: Work, mode: str, *, mlp: bool) -> rollfleet.CollectorJob:
         env=env | {"numEnvs": work.num_envs},
         policy={"mlp": {"hidden": list(work.hidden)}} if mlp else own,
         collect={"framesPerBatch": work.frames * (work.workers if mode == "Sync" else 1)},
-        delivery={"storage": "Memory"},
         weights={"interval": 0},
     )
 

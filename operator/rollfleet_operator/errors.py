@@ -3,11 +3,9 @@
 ```
 OperatorError
 ├── NatsUnavailable     NATS could not be reached, or refused a request; the operator tries again
-│   ├── NatsFull        NATS has too little space for a job's streams
 │   └── OwnedElsewhere  another installation runs a job of this name on the same NATS
 ├── ApiError            the API server refused a request (has its status code, reason and message)
 ├── NameTaken           an object that a job needs exists already and belongs to someone else
-├── LimitExceeded       a job asks for more storage on NATS than it may have
 ├── TemplateInvalid     a user's pod template does not have the form of one
 └── SourceMissing       the ConfigMap in a job's `source` does not exist
 ```
@@ -20,10 +18,6 @@ class OperatorError(Exception):
 
 class NatsUnavailable(OperatorError):
     """NATS could not be reached, or refused a request."""
-
-
-class NatsFull(NatsUnavailable):
-    """NATS has too little space for a job's streams."""
 
 
 class OwnedElsewhere(NatsUnavailable):
@@ -46,10 +40,6 @@ class ApiError(OperatorError):
 
 class NameTaken(OperatorError):
     """An object of this name exists already and belongs to someone else."""
-
-
-class LimitExceeded(OperatorError):
-    """A job asks for more than the installation allows it or its namespace."""
 
 
 class TemplateInvalid(OperatorError):

@@ -35,7 +35,6 @@ class OnNats:
         published: The generation of the spec there; None: unknown, so that it is published again.
         credentials: The credentials of its roles.
         renewed_s: Time since when they are these.
-        grown_s: Time of the last check whether its streams need more space; 0: check now.
         heartbeats: The last heartbeats, for the time when NATS is away.
         rate: Its frame rate.
     """
@@ -43,7 +42,6 @@ class OnNats:
     published: int | None = None
     credentials: Mapping[Role, bytes] = field(default_factory=dict)
     renewed_s: float = 0.0
-    grown_s: float = 0.0
     heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(since_s=inf))
     rate: FrameRate = field(default_factory=FrameRate)
 

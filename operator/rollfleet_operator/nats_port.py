@@ -70,24 +70,16 @@ class NatsPort(Protocol):
         """Return the credentials file (JWT and seed) of a role: the same until they are renewed, by any operator."""
 
     async def provision(self, job: CollectorJob, *, renewed_s: float = 0.0) -> None:
-        """Create or update the job's streams, and publish its spec to workers and learner.
+        """Create or update the job's stream, and publish its spec to workers and learner.
 
         Credentials of before a rotation are refused some minutes after the rotation, and after `renewed_s`, when the
         newest ones were issued.
 
-        Streams of an earlier job of the same name (another `metadata.uid`) are recreated empty. If NATS has lost its
+        The stream of an earlier job of the same name (another `metadata.uid`) is recreated empty. If NATS has lost its
         data, the last known leases, control and learner's status are stored again.
 
         Raises:
-            OwnedElsewhere: The streams of this name are another installation's.
-            NatsFull: NATS has too little space for them.
-        """
-
-    async def grow(self, job: CollectorJob) -> bool:
-        """Give the streams of a published job more space if they need it. Returns whether they needed it.
-
-        Raises:
-            NatsFull: NATS has too little space. The job goes on with what it has: its workers or its learner wait.
+            OwnedElsewhere: The stream of this name is another installation's.
         """
 
     async def deprovision(self, key: JobKey) -> None:

@@ -19,17 +19,9 @@ from rollfleet_operator.autoscale import decide
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.cluster_reader import ClusterReader
 from rollfleet_operator.desired import access_objects, runs
-from rollfleet_operator.errors import (
-    ApiError,
-    LimitExceeded,
-    NatsFull,
-    NatsUnavailable,
-    OperatorError,
-    TemplateInvalid,
-)
+from rollfleet_operator.errors import ApiError, NatsUnavailable, OperatorError, TemplateInvalid
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.jobs_on_nats import JobsOnNats
-from rollfleet_operator.limits import refusal
 from rollfleet_operator.manifest import Manifest, ref
 from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.plan import Apply, plan_access, plan_runs
@@ -46,7 +38,7 @@ from rollfleet_operator.verdict import Stage, Verdict, verdict
 log = logging.getLogger(__name__)
 
 AWAY_S: Final = 15.0
-"""The longest time between attempts to reach NATS for a running job: its learner and workers wait for their streams."""
+"""The longest time between attempts to reach NATS for a running job: its learner and workers wait for its state."""
 
 
 class ReconcileResult(NamedTuple):
@@ -133,8 +125,7 @@ class Reconciler:
         blocked, unread = await self._read(job, memory, now_s)
         problem: OperatorError | None = None
         self._renew(job, memory, now_s)
-        limited = isinstance(blocked, LimitExceeded)
-        away = await self._on_nats.refresh(job, memory.on_nats, now_s, publishable=not limited)
+        away = await self._on_nats.refresh(job, memory.on_nats, now_s)
         heartbeats = memory.on_nats.heartbeats
         await self._reader.read_learner(job, memory)
         found = verdict(job, self._reader.observe(job, memory), heartbeats, now_s)
@@ -145,7 +136,7 @@ class Reconciler:
                 await self._on_nats.remove(JobKey(job.metadata.namespace, job.metadata.name))
         except OperatorError as error:
             problem = error
-        problem = problem or (away if isinstance(away, NatsFull) else None) or blocked or unread or away
+        problem = problem or blocked or unread or away
         if isinstance(problem, ApiError) and problem.status in (404, 409):
             raise problem  # another client was faster: the next reconciliation sees its change
         snapshot = Snapshot(
@@ -180,11 +171,10 @@ class Reconciler:
         except OperatorError as error:
             unread = _unless_away(error)
         if not job.has_ended:  # the ConfigMap of an ended job may be deleted
-            blocked = refusal(job, self._settings.max_bytes_per_job)
             try:
                 await self._reader.read_source(job, memory)
             except OperatorError as error:
-                blocked = blocked or _unless_away(error)
+                blocked = _unless_away(error)
         return blocked, unread
 
     def _renew(self, job: CollectorJob, memory: JobMemory, now_s: float) -> None:

@@ -7,7 +7,6 @@ from typing import Annotated, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 
-from rollfleet_api.quantity import parse_bytes
 from rollfleet_operator.manifest import Manifest
 
 
@@ -51,7 +50,6 @@ class Settings:
         pod: The name of the operator's pod, which holds the Lease.
         nats_to: Where NATS is, as entries of a NetworkPolicy's `to`; empty: at any address.
         dns_to: Where name servers are, as `nats_to`.
-        max_bytes_per_job: The most `delivery.maxBytes` of a job, in bytes; None: no limit.
         workers: Number of concurrent reconciliations, each of another job.
         resync_s: Seconds between lists of all objects, which repair what watches missed.
         verify_s: Seconds between checks of state that is neither watched nor listed (Secrets, NATS).
@@ -73,7 +71,6 @@ class Settings:
     pod: str = ""
     nats_to: _Peers = ()
     dns_to: _Peers = ()
-    max_bytes_per_job: Annotated[int | None, BeforeValidator(parse_bytes)] = None
     workers: Annotated[int, Field(ge=1)] = 8
     resync_s: _Seconds = 60.0
     verify_s: _Seconds = 600.0

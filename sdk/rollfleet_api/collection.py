@@ -3,15 +3,11 @@
 from enum import StrEnum
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from rollfleet_api.fields import MAX_COUNT, Entrypoint, Model, Quantity, Rule, refusal
-from rollfleet_api.quantity import parse_bytes
+from rollfleet_api.fields import MAX_COUNT, Entrypoint, Model, Rule
 
 MAX_FRAMES_PER_BATCH: Final = 2**31 - 1
-
-MIN_DELIVERY_BYTES: Final = 2**20
-"""The smallest stream: it must hold a chunk."""
 
 
 class Mode(StrEnum):
@@ -50,20 +46,6 @@ class Precision(StrEnum):
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
-
-
-class Storage(StrEnum):
-    """The medium on which the NATS server keeps batches."""
-
-    FILE = "File"
-    MEMORY = "Memory"
-
-
-class WhenFull(StrEnum):
-    """The treatment of a batch when the stream is full."""
-
-    BLOCK = "Block"
-    DROP_OLDEST = "DropOldest"
 
 
 class CollectSpec(Model):
@@ -221,61 +203,21 @@ class WeightsSpec(Model):
     )
 
 
-def _stream_size(text: str) -> str:
-    if parse_bytes(text) < MIN_DELIVERY_BYTES:
-        raise refusal(("", f"`{text}` is {parse_bytes(text)} bytes; the least is `1Mi`"))
-    return text
-
-
 class DeliverySpec(Model):
     """The way of batches from the workers to the learner."""
 
-    RULES = (
-        Rule(
-            # `has` because the API server checks the default `{}` before it fills in the fields below.
-            cel="!has(self.maxBytes) || (type(self.maxBytes) == string "
-            "? quantity(self.maxBytes).compareTo(quantity('1Mi')) >= 0 "
-            f": self.maxBytes >= {MIN_DELIVERY_BYTES})",
-            message="the least is `1Mi`",
-            field="maxBytes",  # in Python `_stream_size` checks it
-        ),
+    REMOVED = dict.fromkeys(
+        ("storage", "maxBytes", "whenFull", "replicas"),
+        "NATS keeps no batches: each worker keeps its own until the learner has taken them",
     )
 
-    storage: Storage = Field(
-        default=Storage.FILE,
-        strict=False,
-        description="Where NATS keeps batches until the learner takes them. `File`: on disk; they survive a restart of "
-        "NATS. `Memory`: they do not.",
-    )
-    max_bytes: Annotated[Quantity, AfterValidator(_stream_size)] = Field(
-        default="4Gi",
-        description="The most bytes of batches that NATS keeps for this job: a quantity such as `4Gi`. "
-        "On a cluster, NATS reserves 128 MiB of them at first, and more as batches need it.",
-    )
-    when_full: WhenFull = Field(
-        default=WhenFull.BLOCK,
-        strict=False,
-        description="What happens when `maxBytes` is reached. `Block`: workers wait. `DropOldest`: NATS drops the "
-        "oldest batch.",
-    )
     max_batches_ahead: int = Field(
         default=1,
         ge=1,
         le=1024,
-        description="Batches of one worker that may wait for the learner; then the worker waits as well.",
+        description="Batches of one worker that may wait for the learner; then the worker waits as well. The worker "
+        "keeps them in its memory.",
     )
-    replicas: int = Field(
-        default=1,
-        ge=1,
-        le=5,
-        description="NATS servers that each keep a copy of the job's data. With 3, one server may fail. More than 1 "
-        "needs a NATS cluster of at least that many servers.",
-    )
-
-    @property
-    def limit_bytes(self) -> int:
-        """`max_bytes` as a number of bytes."""
-        return parse_bytes(self.max_bytes)
 
 
 class StragglersSpec(Model):

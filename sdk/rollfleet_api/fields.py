@@ -118,6 +118,7 @@ class Model(BaseModel):
 
     Attributes:
         RULES: The rules between the model's fields.
+        REMOVED: The fields of earlier versions, in YAML words: why each is gone. The CRD lacks them.
 
     Example:
         >>> class Range(Model):
@@ -139,11 +140,16 @@ class Model(BaseModel):
     )
 
     RULES: ClassVar[tuple[Rule, ...]] = ()
+    REMOVED: ClassVar[Mapping[str, str]] = {}
 
     @model_validator(mode="before")
     @classmethod
     def _take_numbers(cls, data: object) -> object:
-        return {name: _number(value) for name, value in data.items()} if isinstance(data, Mapping) else data
+        if not isinstance(data, Mapping):
+            return data
+        if removed := cls.REMOVED.keys() & {to_camel(str(name)) for name in data}:
+            raise refusal(*((name, f"this field is gone: {cls.REMOVED[name]}; remove it") for name in sorted(removed)))
+        return {name: _number(value) for name, value in data.items()}
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:

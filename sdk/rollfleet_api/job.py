@@ -14,10 +14,8 @@ from rollfleet_api.collection import DeliverySpec as DeliverySpec
 from rollfleet_api.collection import Exploration as Exploration
 from rollfleet_api.collection import Mode as Mode
 from rollfleet_api.collection import Precision as Precision
-from rollfleet_api.collection import Storage as Storage
 from rollfleet_api.collection import StragglersSpec as StragglersSpec
 from rollfleet_api.collection import WeightsSpec as WeightsSpec
-from rollfleet_api.collection import WhenFull as WhenFull
 from rollfleet_api.env import Backend as Backend
 from rollfleet_api.env import EnvSpec as EnvSpec
 from rollfleet_api.env import Vectorization as Vectorization
@@ -87,11 +85,6 @@ class CollectorJobSpec(Model):
             cel="self.mode == oldSelf.mode",
             message=f"the mode of a job is fixed: its learner waits for batches in one way; {_RECREATE}",
             field="mode",
-        ),
-        Rule(
-            cel="self.delivery.storage == oldSelf.delivery.storage",
-            message=f"NATS cannot move the batches that it keeps; {_RECREATE}",
-            field="delivery.storage",
         ),
     )
 

@@ -322,12 +322,12 @@ class Evaluation:
 
 @_message
 class LearnerStatus:
-    """The learner's heartbeat, once a second.
+    """The learner's heartbeat, once a second. Of several ranks, rank 0 sends it, with its own counts but for `frames`.
 
     Attributes:
         version: The count of the newest published version; 0: none yet.
         applied_version: The count of the oldest version that a present worker uses.
-        frames: Frames returned to the learner's loop.
+        frames: Frames returned to the loops of all ranks: rank 0 has the share of its workers.
         batches: Batches returned to the learner's loop.
         dropped: Batches that were collected but not returned: too old, repeated, dropped from a full stream, lost.
         mean_return: Mean return of the last 100 episodes; None: no episode has ended yet.
@@ -350,34 +350,6 @@ class LearnerStatus:
     waited_s: float | None = None
     evaluation: Evaluation | None = None
     time_s: float = 0.0
-
-
-@_message
-class RankStatus:
-    """The heartbeat of a learner's rank to rank 0: once a second, and with each batch.
-
-    Attributes:
-        ranks: Number of ranks.
-        process: Unique id of the process.
-        session: Session of rank 0 whose control it follows; 0: it has received none.
-        round: The last round of that session that its loop got, or that was given up; 0: none.
-        frames: Frames returned to its loop.
-        batches: Batches returned to its loop.
-        dropped: Batches dropped, for any reason.
-        restored: Frames returned to its loop before it was restored.
-        left: Whether it has left and needs no more batches.
-    """
-
-    rank: Index
-    ranks: Annotated[int, Field(ge=1, le=2**16)]
-    process: str
-    session: Count = 0
-    round: Count = 0
-    frames: Count = 0
-    batches: Count = 0
-    dropped: Count = 0
-    restored: Count = 0
-    left: bool = False
 
 
 def pack(message: Any) -> bytes:

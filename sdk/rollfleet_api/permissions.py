@@ -47,9 +47,9 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
         # nothing in this way that workers wrote: a lease would be a request of theirs with the server's rights.
         read = [*(f"{direct_get}.{subject}" for subject in sent), subjects.state_get, subjects.state_info]
         return Permissions(publish=[*own, *read], subscribe=[inbox, *sent, taken])
-    own = [subjects.control, *subjects.all_weights, subjects.learner, subjects.learner_leases, taken, subjects.ranks]
+    own = [subjects.control, *subjects.all_weights, subjects.learner, subjects.learner_leases, taken]
     # Control is for other ranks. Recorders have the learner's credentials: they need control and batches, too.
-    heard = [subjects.spec, subjects.workers, subjects.control, subjects.ranks, subjects.evaluations]
+    heard = [subjects.spec, subjects.workers, subjects.control, subjects.evaluations]
     return Permissions(
         publish=[*own, f"{direct_get}.>", subjects.state_get, subjects.state_info],
         subscribe=[inbox, *heard, subjects.learner_leases, subjects.batches],

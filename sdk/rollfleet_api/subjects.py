@@ -13,7 +13,6 @@ rollfleet.<namespace>.<job>.leases.<worker>             state: the worker's inca
 rollfleet.<namespace>.<job>.learners.<rank>             state: the learner's session, by compare and set
 rollfleet.<namespace>.<job>.workers.<worker>            state: the worker's heartbeat
 rollfleet.<namespace>.<job>.learner                     state: the learner's heartbeat
-rollfleet.<namespace>.<job>.ranks.<rank>                no stream: the heartbeat of a rank to rank 0
 rollfleet.<namespace>.<job>.evaluations.<worker>        no stream: an evaluation worker's newest result
 ```
 
@@ -198,15 +197,6 @@ class Subjects:
     def evaluation(self, worker: int) -> str:
         """Return the subject of an evaluation worker's newest result."""
         return f"{self.prefix}.evaluations.{worker}"
-
-    @property
-    def ranks(self) -> str:
-        """Wildcard of the ranks' heartbeats to rank 0."""
-        return f"{self.prefix}.ranks.*"
-
-    def rank(self, rank: int) -> str:
-        """Return the subject of a rank's heartbeat to rank 0."""
-        return f"{self.prefix}.ranks.{rank}"
 
     @property
     def state_subjects(self) -> list[str]:

@@ -83,8 +83,8 @@ def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.7) -> str | No
     """Return the most similar name, whatever its case and separators; None: no name is similar.
 
     Example:
-        >>> nearest("drop-oldest", ["Block", "DropOldest"])
-        'DropOldest'
+        >>> nearest("time-stack", ["Envs", "TimeStack"])
+        'TimeStack'
     """
     plain = {_plain(known): known for known in names}
     near = get_close_matches(_plain(name), plain, n=1, cutoff=cutoff)

@@ -27,7 +27,10 @@ RULES = [
     ({"suspend": "true"}, 'spec.suspend: expected true or false, got "true"; write true without quotes'),
     ({"mode": "sync"}, 'spec.mode: got "sync"; write `Sync`'),
     ({"mode": 3}, "spec.mode: expected `Sync` or `Async`, got 3"),
-    ({"delivery": {"whenFull": "drop-oldest"}}, 'spec.delivery.whenFull: got "drop-oldest"; write `DropOldest`'),
+    (
+        {"collect": {"framesPerBatch": 64, "exploration": "random"}},
+        'spec.collect.exploration: got "random"; write `Random`',
+    ),
     ({"env": ENV | {"numEnv": 2}}, "spec.env.numEnv: unknown field `numEnv`; did you mean `numEnvs`?"),
     (
         {"env": ENV | {"num_envs": 2}},
@@ -78,10 +81,14 @@ RULES = [
     ({"policy": {"mlp": {"hidden": 64}}}, "spec.policy.mlp.hidden: expected a list, got 64; write `hidden: [64]`"),
     ({"collect": {}}, "spec.collect.framesPerBatch: missing; write e.g. `framesPerBatch: 2048`"),
     (
-        {"delivery": {"maxBytes": "4GB"}},
-        "spec.delivery.maxBytes: `4GB` is not a quantity; write `4Gi` (powers of 1024) or `4G` (powers of 1000)",
+        {"delivery": {"maxBytes": "4Gi", "maxBatchesAhead": 2}},
+        "spec.delivery.maxBytes: this field is gone: NATS keeps no batches: each worker keeps its own until the "
+        "learner has taken them; remove it",
     ),
-    ({"delivery": {"maxBytes": "4k"}}, "spec.delivery.maxBytes: `4k` is 4000 bytes; the least is `1Mi`"),
+    (
+        {"resources": {"limits": {"memory": "4GB"}}},
+        "spec.resources.limits.memory: `4GB` is not a quantity; write `4Gi` (powers of 1024) or `4G` (powers of 1000)",
+    ),
     (
         {"resources": {"limits": {"nvidia.com/gpu": 0.5}}},
         'spec.resources.limits[nvidia.com/gpu]: expected a quantity; write it in quotes: "0.5"',

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import JsonValue, ValidationError
+from pydantic.alias_generators import to_camel
 from tests.api.job_data import job_data
 
 from rollfleet_api.job import (
@@ -59,8 +60,14 @@ def test_lag_grows_with_workers_unless_it_is_given(workers: int, weights: dict[s
     ("text", "size"),
     [("4Gi", 4 * 2**30), ("1G", 10**9), ("1.5Mi", 3 * 2**19), ("2e6", 2_000_000), ("1048576.1", 1_048_577)],
 )
-def test_delivery_limit_is_a_number_of_bytes(text: str, size: int) -> None:
-    assert DeliverySpec(max_bytes=text).limit_bytes == size
+def test_quantity_is_a_number_of_bytes(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("name", ["max_bytes", "maxBytes", "whenFull", "storage", "replicas"])
+def test_a_field_that_is_gone_says_why(name: str) -> None:
+    with pytest.raises(ValidationError, match=f"{to_camel(name)}: this field is gone: NATS keeps no batches"):
+        DeliverySpec.model_validate({name: "1Gi"})
 
 
 def test_whole_numbers_are_quantities_too() -> None:
@@ -149,7 +156,7 @@ def jobs(draw: st.DrawFn) -> CollectorJob:
                     "exploration": draw(st.sampled_from(Exploration)),
                 },
                 "weights": {"max_lag": draw(st.none() | st.integers(0, 10))},
-                "delivery": {"max_bytes": draw(st.sampled_from(["4Gi", "1Gi", "2e9"]))},
+                "delivery": {"max_batches_ahead": draw(st.integers(1, 1024))},
                 "stragglers": {"threshold": draw(st.sampled_from([0.5, 1.0])) if mode is Mode.SYNC else 1.0},
                 "resources": {"requests": draw(st.sampled_from([{}, {"cpu": 4, "memory": "1Gi"}]))},
                 "template": draw(FREE_FORM),

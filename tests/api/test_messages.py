@@ -20,7 +20,6 @@ from rollfleet_api.messages import (
     Manifest,
     MessageInvalid,
     Parameter,
-    RankStatus,
     WorkerStatus,
     pack,
     unpack,
@@ -29,7 +28,7 @@ from rollfleet_api.messages import (
 numbers = st.floats(allow_nan=False)  # a NaN arrives too, but is not equal to itself
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 errors = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=50)
-MESSAGES = (Evaluation, Control, Lease, BatchMeta, Parameter, Manifest, WorkerStatus, LearnerStatus, RankStatus)
+MESSAGES = (Evaluation, Control, Lease, BatchMeta, Parameter, Manifest, WorkerStatus, LearnerStatus)
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:

@@ -102,7 +102,7 @@ def test_a_job_needs_no_more_than_its_roles_may(server: Server, caplog: pytest.L
 async def test_worker_may_not_publish_on_subjects_of_learner_or_operator(server: Server) -> None:
     server.provision()
     forbidden = [OURS.control, OURS.manifest, OURS.weights_of(None).chunk(1, 0), OURS.learner, OURS.spec, OURS.taken(0)]
-    forbidden += [OURS.rank(1), *administration(OURS.state_get), *OF_THE_WHOLE_SERVER]
+    forbidden += [*administration(OURS.state_get), *OF_THE_WHOLE_SERVER]
     forbidden += [f"$JS.API.DIRECT.GET.{OURS.state_stream}.{each}" for each in (OURS.lease(0), OURS.worker(0))]
     forbidden += [f"{inbox_prefix(OURS, Role.LEARNER)}.x", f"$JS.API.CONSUMER.CREATE.{OURS.state_stream}.mine"]
     async with guest(server, Role.WORKER) as worker:

@@ -1,4 +1,4 @@
-"""The plan of a job's streams: requests in their order, without a server."""
+"""The plan of a job's stream: requests in their order, without a server."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from rollfleet_api.streams import API, Plan, Reply, Request, RequestRefused, pro
 from rollfleet_api.validation import parse_job
 
 KEPT = {"rollfleet.default.test.control": b"control"}
-STATE, BATCHES = "rollfleet_default_test_state", "rollfleet_default_test_batches"
+STATE = "rollfleet_default_test_state"
 SPEC = "rollfleet.default.test.spec"
 READ_SPEC = f"DIRECT.GET.{STATE}.{SPEC}"
 ACCEPTED = b"{}"
@@ -42,34 +42,27 @@ def subject(request: Request) -> str:
     return request.subject.removeprefix(API)
 
 
-def test_new_streams_are_created_and_the_state_is_restored_before_the_job_is_published() -> None:
+def test_a_new_stream_is_created_and_the_state_is_restored_before_the_job_is_published() -> None:
     missing = refusal(JetStreamCode.STREAM_NOT_FOUND)
-    sent = carry_out(provisioning(job(), KEPT), {f"STREAM.UPDATE.{name}": missing for name in (STATE, BATCHES)})
-    assert [subject(each) for each in sent] == [
-        f"STREAM.UPDATE.{STATE}",
-        f"STREAM.CREATE.{STATE}",
-        *KEPT,
-        f"STREAM.UPDATE.{BATCHES}",
-        f"STREAM.CREATE.{BATCHES}",
-        SPEC,
-    ]
+    sent = carry_out(provisioning(job(), KEPT), {f"STREAM.UPDATE.{STATE}": missing})
+    assert [subject(each) for each in sent] == [f"STREAM.UPDATE.{STATE}", f"STREAM.CREATE.{STATE}", *KEPT, SPEC]
     assert sent[2].headers == {EXPECTED_SEQUENCE: "0"}
 
 
 def test_workers_do_not_see_the_learners_variables() -> None:
     secret = {"spec": {"containers": [{"name": "learner", "env": [{"name": "TOKEN", "value": "secret"}]}]}}
     applied = {"kubectl.kubernetes.io/last-applied-configuration": json.dumps(secret)}
-    data = job(maxBytes="2Mi").dump()
+    data = job(maxBatchesAhead=2).dump()
     data["metadata"] = {"name": "test", "uid": "1", "generation": 2, "annotations": applied, "resourceVersion": "7"}
     data["spec"] |= {"learner": {"template": secret}, "template": secret}  # type: ignore[operator]
     sent = carry_out(provisioning(parse_job(data), {}), {READ_SPEC: b"{}"})[-1].data
     assert b"secret" not in sent
     found = parse_job(json.loads(sent))
-    assert (found.metadata.uid, found.metadata.generation, found.spec.delivery.max_bytes) == ("1", 2, "2Mi")
+    assert (found.metadata.uid, found.metadata.generation, found.spec.delivery.max_batches_ahead) == ("1", 2, 2)
 
 
 def test_an_interrupted_restore_is_repeated() -> None:
-    sent = carry_out(provisioning(job(), KEPT), {READ_SPEC: b""})  # the streams exist, the job does not
+    sent = carry_out(provisioning(job(), KEPT), {READ_SPEC: b""})  # the stream exists, the job does not
     assert [subject(each) for each in sent if not subject(each).startswith("STREAM.")] == [READ_SPEC, *KEPT, SPEC]
 
 
@@ -78,14 +71,9 @@ def test_a_newer_stored_message_stays() -> None:
     assert carry_out(provisioning(job(), KEPT), {READ_SPEC: b""} | newer)[-1].subject == SPEC
 
 
-@pytest.mark.parametrize(
-    ("code", "delivery", "advice"),
-    [
-        (JetStreamCode.STORAGE_EXCEEDED, {"maxBytes": "9Ti"}, "`delivery.maxBytes: 9Ti`"),
-        (JetStreamCode.NO_PEERS, {"replicas": 3}, "`delivery.replicas: 3`"),
-    ],
-)
-def test_a_refused_stream_is_an_error_with_advice(code: int, delivery: dict[str, object], advice: str) -> None:
-    with pytest.raises(RequestRefused, match=rf"STREAM.UPDATE.{BATCHES}: no; .*{advice}.*\(error {code}\)") as error:
-        carry_out(provisioning(job(**delivery), {}), {f"STREAM.UPDATE.{BATCHES}": refusal(code)})
+def test_a_stream_that_finds_no_memory_is_an_error_with_advice() -> None:
+    code = JetStreamCode.INSUFFICIENT_RESOURCES
+    advice = rf"STREAM.UPDATE.{STATE}: no; .*`nats.stateBytes`.*`nats.jetstream.memoryBytes`.*\(error {code}\)"
+    with pytest.raises(RequestRefused, match=advice) as error:
+        carry_out(provisioning(job(), {}), {f"STREAM.UPDATE.{STATE}": refusal(code)})
     assert error.value.error_code == code

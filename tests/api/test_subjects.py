@@ -33,7 +33,7 @@ def used(subjects: Subjects) -> list[str]:
     """Every subject that carries a message of a job with three workers."""
     each = [(subjects.lease(w), subjects.worker(w), subjects.taken(w), subjects.batch_chunk(w, 0)) for w in range(3)]
     slots = [subjects.weights_of(None).chunk(version, chunk) for version in (1, 2) for chunk in (0, 10)]
-    learners = [subjects.spec, subjects.control, subjects.manifest, subjects.learner, subjects.rank(1)]
+    learners = [subjects.spec, subjects.control, subjects.manifest, subjects.learner]
     return [*learners, *slots, *sum(each, ())]
 
 
@@ -71,7 +71,7 @@ def test_every_subject_is_kept_by_one_stream_and_hints_by_none(subjects: Subject
     streams = {"state": subjects.state_subjects, "batches": subjects.batch_subjects}
     for subject in used(subjects):
         kept = [name for name, patterns in streams.items() for pattern in patterns if matches(pattern, subject)]
-        expected = {"taken": [], "ranks": [], "batches": ["batches"]}.get(subject.split(".")[3], ["state"])
+        expected = {"taken": [], "batches": ["batches"]}.get(subject.split(".")[3], ["state"])
         assert kept == expected
 
 

@@ -48,7 +48,6 @@ class Release:
             "nats": {
                 "image": {"repository": f"{images}-nats", "tag": tag},
                 # Not every cluster for tests has a class of volumes.
-                "persistence": {"enabled": os.environ.get("VOLUMES") == "true"},
             },
         }
         run("kubectl", "apply", "-f", "-", stdin=restricted(self.namespace))
@@ -215,7 +214,6 @@ def counting_job(lab: Lab, repository: Path) -> dict[str, Any]:
         policy={"mlp": {"hidden": [64, 64]}},
         collect={"framesPerBatch": 512},
         weights={"interval": 1},
-        delivery={"maxBytes": "64Mi"},
         learner=learner("/code/learner.py"),
     )
 

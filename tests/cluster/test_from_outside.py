@@ -88,7 +88,7 @@ def test_the_notebook_trains_on_the_cluster_and_explains_its_job(
 def test_a_learner_joins_a_job_through_the_api_server(lab: Lab, as_user: Path) -> None:
     jobs = Jobs()
     collect = {"framesPerBatch": 64, "totalFrames": 640}
-    job = job_data({"name": "joined"}, workers=1, policy={"random": {}}, collect=collect, delivery={"maxBytes": "64Mi"})
+    job = job_data({"name": "joined"}, workers=1, policy={"random": {}}, collect=collect)
     jobs.submit(job)
     with connect("joined") as collector:
         assert len(list(collector)) == 10
@@ -126,7 +126,7 @@ def test_a_program_of_torchrl_trains_in_pods_unchanged(lab: Lab, as_user: Path, 
 def test_a_learners_files_are_fetched_after_its_end(lab: Lab, as_user: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(KEEPING)
     collect = {"framesPerBatch": 64, "totalFrames": 64}
-    job = job_data({"name": "keeping"}, policy={"random": {}}, collect=collect, delivery={"maxBytes": "64Mi"})
+    job = job_data({"name": "keeping"}, policy={"random": {}}, collect=collect)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     for command in (
         ["submit", "job.yaml", "--learner", "train.py", "--keep", "16Mi", "--follow"],

@@ -15,8 +15,8 @@ ASKED_S = 30  # within which a user is to know that a pod will find no node
 
 def gpu_job(*, workers: int, count: int) -> dict[str, Any]:
     """A job whose workers act at random and wait for a learner."""
-    resources, delivery = {"gpu": {"count": count}}, {"maxBytes": "16Mi"}
-    return job_data({"name": "gpus"}, workers=workers, policy={"random": {}}, resources=resources, delivery=delivery)
+    resources = {"gpu": {"count": count}}
+    return job_data({"name": "gpus"}, workers=workers, policy={"random": {}}, resources=resources)
 
 
 @pytest.fixture

@@ -57,7 +57,6 @@ with instrumented():
         Lease,
         Manifest,
         MessageInvalid,
-        RankStatus,
         WorkerStatus,
         pack,
         unpack,
@@ -70,7 +69,6 @@ MESSAGES: dict[bytes, type[Any]] = {
     b"6": WorkerStatus,
     b"7": Lease,
     b"8": LearnerStatus,
-    b"9": RankStatus,
     b"a": BatchMeta,
 }
 
@@ -133,7 +131,6 @@ def write_seeds(folder: Path) -> None:
         "heartbeat": b"6" + pack(WorkerStatus(worker=0, incarnation=1)),
         "lease": b"7" + pack(Lease(incarnation=1, host="a", pid=1)),
         "learner": b"8" + pack(learner),
-        "rank": b"9" + pack(RankStatus(rank=1, ranks=2, process="a")),
         "meta": b"a" + pack(BatchMeta(session=1, round=0, version=1, frames=2)),
         "spec": b"j" + job.model_dump_json(by_alias=True).encode(),
     }

@@ -6,9 +6,6 @@
 {{- define "rollfleet.clusterName" -}}{{ include "rollfleet.name" . }}-{{ .Release.Namespace }}{{- end }}
 
 {{- define "rollfleet.nats" -}}{{ include "rollfleet.name" . }}-nats{{- end }}
-{{- /* Not empty: NATS is a cluster of several servers. */ -}}
-{{- define "rollfleet.cluster" -}}{{ if gt (int .Values.nats.replicas) 1 }}cluster{{ end }}{{- end }}
-{{- define "rollfleet.routes" -}}{{ include "rollfleet.nats" . }}-routes{{- end }}
 {{- define "rollfleet.keys" -}}{{ include "rollfleet.nats" . }}-keys{{- end }}
 {{- define "rollfleet.certificate" -}}{{ .Values.nats.tls.existingSecret | default (printf "%s-tls" (include "rollfleet.nats" .)) }}{{- end }}
 {{- define "rollfleet.account" -}}{{ .Values.serviceAccount.name | default (include "rollfleet.name" .) }}{{- end }}

@@ -3,26 +3,21 @@
 import logging
 import os
 import time
-from contextlib import suppress
 from dataclasses import replace
 
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
-from rollfleet_api.job import Storage
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.accounts import keeping_revocations
 from rollfleet_operator.nats.connection import REQUEST_TIMEOUT_S, Connection, parsed
 from rollfleet_operator.nats.keys import Keys
-from rollfleet_operator.nats.space import use_of
 from rollfleet_operator.nats.tokens import SEED_BYTES, Token, TokenInvalid, read_token
 from rollfleet_operator.nats.trust import (
     CLAIMS_DELETE,
     CLAIMS_PACK,
     CLAIMS_UPDATE,
-    STREAMS_OF_ALL,
-    account_purge,
     claims_lookup,
 )
 
@@ -61,11 +56,6 @@ class AccountRegistry:
             await answers.unsubscribe()
         return [token for token in found if token.issuer == self._keys.operator.public]
 
-    async def use(self, storage: Storage) -> str:
-        """Describe who has the space of a NATS server."""
-        asked = {"accounts": True, "streams": True, "config": True}
-        return use_of((await self._system.request(STREAMS_OF_ALL, asked)).data, storage)
-
     async def ensure(self, account: Token) -> None:
         """Create or update an account, unless NATS has it as it is."""
         known = await self.held(account.subject)
@@ -76,14 +66,6 @@ class AccountRegistry:
         issued_s = max(account.issued_s, known.issued_s + 1) if known else account.issued_s
         token = replace(account, issued_s=issued_s).signed(self._keys.operator, entropy=os.urandom(SEED_BYTES))
         await self._change(CLAIMS_UPDATE, token, account.name)
-
-    async def purge(self, account: str) -> None:
-        """Remove what an account has on the server's disk.
-
-        NATS would keep the folder of a deleted account, and look for the account at each full health check: 2 s each.
-        """
-        with suppress(NoRespondersError):  # JetStream is off
-            await self._system.request(account_purge(account))
 
     async def forget(self, account: str) -> None:
         """Delete an account; NATS closes its connections."""

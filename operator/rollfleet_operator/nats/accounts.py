@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from rollfleet_api.job import CollectorJob, Storage
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.subjects import Subjects
 from rollfleet_operator.nats.keys import Keys
@@ -11,8 +11,6 @@ from rollfleet_operator.rotation import revoked_s
 
 JOB_TAG, UID_TAG, INSTALLATION_TAG = "rollfleet-job", "rollfleet-uid", "rollfleet-installation"
 
-STREAMS = 2
-SPARE_CONSUMERS = 16  # besides one for each rank of the learner, at most as many as workers
 SPARE_CONNECTIONS = 32  # evaluators, recorders, users, the operator
 _UNLIMITED = -1
 
@@ -74,12 +72,10 @@ def _revocations(job: CollectorJob, now_s: int, renewed_s: int) -> Claims:
 def _limits(job: CollectorJob, state_bytes: int) -> Claims:
     """Return the account's limits.
 
-    Its bytes have their bound in the streams: with a limit of all of them, NATS would reserve them twice. A learner can
-    make JetStream send requests in its name, which may change the streams: hence the limit of each.
+    The bytes of its stream have their bound there: with one of the account, NATS would reserve them twice. A learner
+    can make JetStream send requests in its name, which may change the stream: hence the limit of a stream.
     """
-    in_memory = job.spec.delivery.storage is Storage.MEMORY
     evaluating = job.spec.evaluation.workers if job.spec.evaluation else 0
-    largest = max(job.spec.delivery.limit_bytes, state_bytes)
     return {
         # Workers count twice: the server counts a lost connection until it notices the loss. A learner may have as
         # many ranks as workers.
@@ -91,11 +87,10 @@ def _limits(job: CollectorJob, state_bytes: int) -> Claims:
         "data": _UNLIMITED,
         "payload": _UNLIMITED,
         "disallow_bearer": True,
-        "mem_storage": _UNLIMITED if in_memory else 0,
-        "disk_storage": 0 if in_memory else _UNLIMITED,
-        "mem_max_stream_bytes": largest,
-        "disk_max_stream_bytes": largest,
+        "mem_storage": _UNLIMITED,
+        "disk_storage": 0,
+        "mem_max_stream_bytes": state_bytes,
         "max_bytes_required": True,
-        "streams": STREAMS,
-        "consumer": job.spec.workers + SPARE_CONSUMERS,
+        "streams": 1,
+        "consumer": 1,  # NATS takes 0 for no limit
     }

@@ -9,12 +9,11 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.subjects import Subjects
-from rollfleet_operator.errors import NatsFull, NatsUnavailable, OwnedElsewhere
+from rollfleet_operator.errors import NatsUnavailable, OwnedElsewhere
 from rollfleet_operator.nats import streams
 from rollfleet_operator.nats.account_registry import AccountRegistry
 from rollfleet_operator.nats.accounts import installation_of, job_account, job_of, uid_of
 from rollfleet_operator.nats.connection import Connection, own_user
-from rollfleet_operator.nats.heartbeat_listener import HeartbeatListener
 from rollfleet_operator.nats.job_connections import JobConnections
 from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.tokens import Token, read_credentials
@@ -60,7 +59,7 @@ class NatsOnServer:
         return role_credentials(job, role, self._keys, issued_s=issued_s, life_s=life_s)
 
     async def provision(self, job: CollectorJob, *, renewed_s: float = 0.0) -> None:
-        """Create or update the job's account and streams; see `NatsPort`."""
+        """Create or update the job's account and stream; see `NatsPort`."""
         subjects = subjects_of(job)
         async with _time_limit(subjects):
             settings, now_s = self._settings, int(time.time())
@@ -76,13 +75,8 @@ class NatsOnServer:
             if held and uid_of(held) != uid_of(wanted):
                 await self._remove(subjects)
             await self._registry.ensure(wanted)
-            await self._provision_streams(await self._connections.of(subjects), job)
-
-    async def grow(self, job: CollectorJob) -> bool:
-        """Give the job's streams more space if they need it; see `NatsPort`."""
-        subjects = subjects_of(job)
-        async with _time_limit(subjects):
-            return await self._provision_streams(await self._connections.of(subjects), job, if_lacking=True)
+            listener = await self._connections.of(subjects)
+            await streams.provision(listener.account, job, listener.kept(job), state_bytes=settings.state_bytes)
 
     async def deprovision(self, key: JobKey) -> None:
         """Remove all data of a job; see `NatsPort`."""
@@ -112,15 +106,6 @@ class NatsOnServer:
         await self._connections.close()
         await self._system.close()
 
-    async def _provision_streams(
-        self, listener: HeartbeatListener, job: CollectorJob, *, if_lacking: bool = False
-    ) -> bool:
-        kept, state_bytes = listener.kept(job), self._settings.state_bytes
-        try:
-            return await streams.provision(listener.account, job, kept, state_bytes=state_bytes, if_lacking=if_lacking)
-        except NatsFull as error:
-            raise NatsFull(f"{error}; {await self._registry.use(job.spec.delivery.storage)}") from error
-
     async def _held(self, subjects: Subjects) -> Token | None:
         """Return the account of a job as NATS has it; None: it has none. A job of ours adopts an account without an id.
 
@@ -142,9 +127,8 @@ class NatsOnServer:
     async def _remove(self, subjects: Subjects) -> None:
         account = self._keys.account(subjects).public
         if held := await self._registry.held(account):
-            # NATS deletes an account, but not its data on disk.
+            # NATS deletes an account, but not its streams.
             await streams.deprovision((await self._connections.of(subjects)).account, subjects)
-            await self._registry.purge(account)
         await self._connections.leave(subjects)
         if held:
             await self._registry.forget(account)

@@ -31,7 +31,7 @@ class NatsSettings:
         endpoint: The address, for the operator and for all pods.
         keys: The keys that sign accounts and users.
         system: Credentials of a user in the system account; None: the installation's own NATS, whose key is known.
-        state_bytes: The most bytes of a job's state: two versions of the weights, and a little more.
+        state_bytes: The bytes that NATS reserves for a job: two versions of the weights, and a little more.
         life_s: Seconds from the creation of credentials until NATS refuses them.
         installation: The id of this installation, which tells its jobs from those of others with the same keys; empty:
             no other has them.
@@ -40,7 +40,7 @@ class NatsSettings:
     endpoint: Endpoint
     keys: Keys
     system: bytes | None = None
-    state_bytes: Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)] = 1 << 30
+    state_bytes: Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)] = 64 << 20
     life_s: Annotated[int, Field(gt=0)] = 24 * 3600
     installation: str = ""
 

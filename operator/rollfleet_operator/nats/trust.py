@@ -12,17 +12,11 @@ SYSTEM_CREDENTIALS_FILE = "system.creds"
 CLAIMS_UPDATE = "$SYS.REQ.CLAIMS.UPDATE"
 CLAIMS_DELETE = "$SYS.REQ.CLAIMS.DELETE"
 CLAIMS_PACK = "$SYS.REQ.CLAIMS.PACK"
-STREAMS_OF_ALL = "$SYS.REQ.SERVER.PING.JSZ"
 
 
 def claims_lookup(account: str) -> str:
     """Return the subject of requests for an account's token."""
     return f"$SYS.REQ.ACCOUNT.{account}.CLAIMS.LOOKUP"
-
-
-def account_purge(account: str) -> str:
-    """Return the subject of requests to remove an account's streams and its folder."""
-    return f"$JS.API.ACCOUNT.PURGE.{account}"
 
 
 def new_keys(entropy: bytes) -> Keys:

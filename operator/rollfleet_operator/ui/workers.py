@@ -37,8 +37,7 @@ def worker_rows(snapshot: Snapshot) -> list[WorkerRow]:
 def object_rows(snapshot: Snapshot) -> list[ObjectRow]:
     """Return the objects that a job became, except its pods."""
     runs = {str(run.name): _state_of_run(run) for run in snapshot.observed.runs}
-    subjects = subjects_of(snapshot.job)
-    streams = () if snapshot.verdict.ended else (subjects.batches_stream, subjects.state_stream)
+    streams = () if snapshot.verdict.ended else (subjects_of(snapshot.job).state_stream,)
     return [
         *(
             ObjectRow(kind=each.kind, name=each.name, state=runs[each.name] if each.kind == "Job" else "")

@@ -29,7 +29,6 @@ _RARELY_MENDED: Final = frozenset(
         "Forbidden",
         "ImagePullFailed",
         "Invalid",
-        "LimitExceeded",
         "PodSecurityViolation",
         "PodsRefused",
         "QuotaExceeded",

@@ -13,7 +13,7 @@ from rollfleet_api.messages import Call, Control, LearnerPhase
 
 
 class Director:
-    """Sends control to the workers. On ranks other than 0 it sends nothing.
+    """Sends control to the workers. On ranks other than 0 it sends none.
 
     Args:
         transport: The learner's side of a transport.
@@ -49,13 +49,9 @@ class Director:
 
     def direct(self) -> None:
         """Send the workers the present control message, if it differs from the last one; on rank 0."""
-        if not self._transport.rank.leads:
-            return
         with self._weights.lock:
-            control = self._present()
-            if control != self._control:
-                self._transport.control(control)
-                self._control = control
+            if (control := self._present()) != self._control:
+                self._send(control)
 
     def _present(self) -> Control:
         run_state = self.run_state
@@ -86,12 +82,7 @@ class Director:
     def enter(self, phase: LearnerPhase) -> None:
         """Put the workers into this phase; on other ranks than 0, this process only."""
         self.phase = phase
-        if not self._transport.rank.leads:
-            return
-        if self._control is None:
-            self.direct()
-        else:  # change nothing else: in mode Sync no round opens, and no newer version is required
-            self._send(phase=phase)
+        self._change(phase=phase)
 
     def call(self, call: Call | None) -> None:
         """Ask workers to answer a call; None: its answers are read. Change nothing else, as in `enter`.
@@ -101,13 +92,15 @@ class Director:
         """
         if not self._transport.rank.leads:
             raise JobInvalid("only rank 0 of a learner can call methods on workers; call it there")
-        if self._control is None:
-            self.direct()
         self._call = call
-        self._send(call=call)
+        self._change(call=call)
 
-    def _send(self, **changes: Any) -> None:
+    def _change(self, **changes: Any) -> None:
+        """Change nothing else: in mode Sync no round opens, and no newer version is required."""
         with self._weights.lock:
-            assert self._control is not None, "`direct` sends the first message"
-            self._control = replace(self._control, **changes)
-            self._transport.control(self._control)
+            self._send(replace(self._control or self._present(), **changes))
+
+    def _send(self, control: Control) -> None:
+        self._control = control
+        if self._transport.rank.leads:
+            self._transport.control(control)

@@ -80,7 +80,7 @@ class Intake:
 
     Args:
         allocate: Returns the memory of one batch.
-        full: Whether enough batches wait for the learner: then it asks for none.
+        full: Whether enough batches wait for the learner's loop: then it asks for none.
         clock: Returns a time in seconds that never goes back.
 
     Attributes:

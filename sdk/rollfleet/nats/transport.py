@@ -10,10 +10,9 @@ A learner of several ranks has one transport in each. Only rank 0 sends weights 
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from uuid import uuid4
 
 import torch
 import xxhash
@@ -23,7 +22,6 @@ from rollfleet.errors import LearnerReplaced
 from rollfleet.nats.heartbeats import LearnerHeartbeats
 from rollfleet.nats.lease import HeldLease, Overtaken
 from rollfleet.nats.link import Link, unpack_or_skip
-from rollfleet.nats.peer_ranks import LeaderView, PeerRanks
 from rollfleet.nats.polling import insist
 from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.receiver import BatchReceiver
@@ -68,7 +66,7 @@ class NatsTransport:
         elastic: Adds and removes workers; None: the operator, or any other program, starts them.
 
     Attributes:
-        job, rank, resumed, peers, leader, elastic: See `Transport`.
+        job, rank, resumed, elastic: See `Transport`.
     """
 
     def __init__(
@@ -85,9 +83,7 @@ class NatsTransport:
         self._link, self._subjects = link, link.subjects
         self._found: Manifest | None = None  # of the job's newest weights, until this learner sends some
         self._receiver = BatchReceiver(link, job=job, rank=rank, device=device, no_cuda_sync=no_cuda_sync)
-        self._heartbeats = LearnerHeartbeats(link, job, rank, uuid4().hex, check=self._receiver.check)
-        self.leader: LeaderView | None = self._heartbeats.leader
-        self.peers: PeerRanks | None = self._heartbeats.peers if rank.leads and rank != ALONE else None
+        self._heartbeats = LearnerHeartbeats(link, job, rank)
         try:
             self.resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
         except BaseException:
@@ -132,6 +128,11 @@ class NatsTransport:
         )
         self._receiver.take(identity)
 
+    @property
+    def leader_control(self) -> Control | None:
+        """See `Transport`."""
+        return self._heartbeats.leader_control
+
     def members(self) -> frozenset[int]:
         """See `Transport`."""
         return self._heartbeats.roster.members()
@@ -140,7 +141,7 @@ class NatsTransport:
         """See `Transport`."""
         return self._heartbeats.roster.statuses()
 
-    def report(self, status: LearnerStatus) -> None:
+    def report(self, status: Callable[[], LearnerStatus]) -> None:
         """See `Transport`."""
         self._heartbeats.status = status
 
@@ -159,10 +160,7 @@ class NatsTransport:
             return
         if not self._sender.flush(timeout_s=END_TIMEOUT_S if self._sender.ends_job else FLUSH_TIMEOUT_S):
             log.warning("%s: the learner's last messages did not reach NATS", self.job.key)
-        if self.leader:
-            self.leader.leave()
-        else:
-            self._link.begin(self._heartbeats.send())
+        self._link.begin(self._heartbeats.send())
         for task in self._tasks:
             task.cancel()
         self._receiver.close()
@@ -195,8 +193,8 @@ class NatsTransport:
         manifest = await read_state(link, subjects.manifest, Manifest)
         control = await read_state(link, subjects.control, Control)
         learner = await read_state(link, subjects.learner, LearnerStatus)
-        if control and self.leader:
-            self.leader.hear(control, joining=True)
+        if control and not self.rank.leads:
+            beats.hear_leader(control)
         self._found = manifest
         # NATS may be back with an older state than its workers have seen.
         session, round_, target = self._followed()
@@ -260,8 +258,8 @@ class NatsTransport:
                 f"NATS came back without the last learner of {self.job.key}, which its workers follow: start it again"
             )
         await self._sender.restore()
-        if self.leader and control:
-            self.leader.hear(control)
+        if not self.rank.leads and control:
+            self._heartbeats.hear_leader(control)
         await self._read_spec()
 
     async def _read_spec(self) -> None:

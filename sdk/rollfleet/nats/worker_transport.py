@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 
 from nats.aio.msg import Msg
@@ -28,6 +29,9 @@ from rollfleet_api.job import CollectorJob, EvaluationSpec
 from rollfleet_api.messages import BatchMeta, Control, Evaluation, Receipt, WorkerState, WorkerStatus, pack
 
 HEARTBEAT_S = 1.0
+REPORT_S = (
+    0.02  # between two heartbeats, at least: a worker of small batches changes its state a thousand times a second
+)
 JOIN_TIMEOUT_S = 30.0
 WAITING = (WorkerState.WAITING_FOR_WEIGHTS, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
 
@@ -58,6 +62,7 @@ class NatsWorkerTransport:
         self._job_ended: JobEnded | None = None  # the reason why the job has ended
         self._presence = JobPresence(link)
         self._result: bytes | None = None  # of the newest evaluation
+        self._news = asyncio.Event()  # set when the next heartbeat should not wait
         self._lease: HeldLease | None = None
         link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
         self.incarnation = self._lease.number if self._lease else 0
@@ -115,16 +120,18 @@ class NatsWorkerTransport:
     def evaluated(self, evaluation: Evaluation) -> None:
         """Send a result, now and in each heartbeat."""
         self._result = pack(evaluation)
-        self._link.begin(self._send_heartbeat())
+        self._link.soon(self._news.set)
 
     def report(self, status: WorkerStatus) -> None:
-        """Set the content of the heartbeat, and send it at once."""
+        """Set the content of the heartbeat, and send it soon."""
         self._asked_s = time.monotonic()
         self._status = status
-        self._link.begin(self._send_heartbeat())
+        self._link.soon(self._news.set)
 
     def close(self) -> None:
         """Leave. The last report is still sent."""
+        if not self._link.closed:
+            self._link.begin(self._send_heartbeat())
         for task in self._tasks:
             task.cancel()
         self._link.close()
@@ -204,11 +211,16 @@ class NatsWorkerTransport:
             self._changed.notify_all()
 
     async def _heartbeat(self) -> None:
+        offered_s = 0.0
         while True:
-            await asyncio.sleep(HEARTBEAT_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), HEARTBEAT_S)
+            self._news.clear()
             await self._send_heartbeat()
-            if self._outbox:
+            if self._outbox and time.monotonic() - offered_s >= HEARTBEAT_S:
+                offered_s = time.monotonic()
                 await self._outbox.offer()
+            await asyncio.sleep(REPORT_S)
 
     async def _watch_job(self) -> None:
         """End when the job was deleted, or when a later incarnation holds the lease."""

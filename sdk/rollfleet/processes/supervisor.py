@@ -42,7 +42,7 @@ class Supervisor:
     A transport's finalizer closes it, so it must not refer to the transport.
 
     Attributes:
-        members: Indices of the workers that were started and not removed.
+        members: Indices of the workers that were started and not removed; another object after each change.
         handles: The newest incarnation of each worker that has not ended, by index.
         statuses: The last status that each worker reported, by index.
         evaluations: The results of evaluation workers.
@@ -81,7 +81,7 @@ class Supervisor:
         self._newest: WeightsLocation | None = None  # of the versions that were meant for all workers
         self._started = 0
         self._closed = False
-        self.members: set[int] = set()
+        self.members = frozenset[int]()
         self.handles: dict[int, WorkerHandle] = {}
         self.statuses: dict[int, WorkerStatus] = {}
         self.evaluations = EvaluationLog()
@@ -101,7 +101,7 @@ class Supervisor:
             self._started += count
             for index in indices:
                 self._start(index, 0, Instructions(control=self._control, weights=self._newest))
-                self.members.add(index)
+            self.members |= {*indices}
             return indices
 
     def remove(self, workers: Collection[int]) -> None:
@@ -113,8 +113,8 @@ class Supervisor:
         with self._changing:
             if unknown := set(workers) - self.members:
                 raise JobInvalid(f"there are no workers {sorted(unknown)}; there are {sorted(self.members)}")
+            self.members -= {*workers}
             for index in workers:
-                self.members.discard(index)
                 self.handles[index].leaving = True
                 self.handles[index].instruct(leave=True)
 

@@ -147,7 +147,7 @@ class ProcessesTransport(Transport):
 
     def members(self) -> frozenset[int]:
         """See `Transport`."""
-        return frozenset(self._supervisor.members)
+        return self._supervisor.members
 
     def workers(self) -> Mapping[int, WorkerStatus]:
         """See `Transport`."""

@@ -116,7 +116,7 @@ class WorkerTransport(Protocol):
         """Send a batch after those sent before. Its fragment must not change until the next one is admitted."""
 
     def report(self, status: WorkerStatus) -> None:
-        """Set the content of the heartbeat, and send it at once."""
+        """Set the content of the heartbeat, and send it soon."""
 
     def close(self) -> None:
         """Leave. The last report is still sent."""

@@ -113,7 +113,6 @@ def pods(own_lab: Lab, nats_server: NatsInJwtMode, tmp_path: Path) -> Iterator[C
             mode="Async",
             env={"id": "CartPole-v1", "numEnvs": 2},
             weights={"maxLag": 1_000_000},
-            delivery={"maxBytes": "16Mi"},
         )
         own_lab.run()
         created.append(Pods(own_lab, nats_server, tmp_path))

@@ -12,7 +12,6 @@ from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.kubernetes_names import MANAGED_BY_LABEL
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
-from rollfleet_operator.errors import NatsFull
 
 pytestmark = pytest.mark.cluster
 LEARNER = {"template": {"spec": {"containers": [{"name": "learner", "command": ["python", "train.py"]}]}}}
@@ -209,20 +208,3 @@ def test_objects_of_others_with_our_labels_are_passed_over(lab: Lab) -> None:
     wait_for(lambda: [run for run in lab.runs() if run["spec"]["parallelism"] == 3])
     assert lab.condition("Degraded")["status"] == "False"
     assert lab.get("Job", "evaluation")
-
-
-def test_credentials_are_rotated_although_nats_has_no_space_for_an_edit(lab: Lab) -> None:
-    lab.apply(workers=2)
-    before, name = lab.run(), names.secret("cartpole", Role.WORKER)
-    secret: Any = lab.get("Secret", name)
-
-    async def refuse(_: CollectorJob) -> None:
-        raise NatsFull("NATS has no space")
-
-    with lab.on_publish(refuse):
-        lab.apply(workers=3, image="a:2", delivery={"maxBytes": "100Gi"})
-        lab.wait_condition("Degraded", "NatsFull")
-        lab.nats.rotation += 1
-        wait_for(lambda: (lab.get("Secret", name) or {})["data"] != secret["data"])
-        kept = lab.run()
-        assert (kept["metadata"]["uid"], kept["spec"]["parallelism"]) == (before["metadata"]["uid"], 2)

@@ -181,19 +181,3 @@ def test_job_that_is_nested_too_deeply_for_a_decoder_stops_no_other(
     start()
     lab.apply(workers=4)
     wait_for(lambda: workers() == [4])
-
-
-def test_job_above_the_limit_gets_nothing_more_until_it_asks_for_less(lab: Lab, start: StartOperator) -> None:
-    start(max_bytes_per_job=1 << 30)
-    lab.apply(delivery={"maxBytes": "900Gi"})
-    refused = lab.wait_condition("Degraded", "LimitExceeded")
-    assert "asks for 921600 MiB (`delivery.maxBytes`), and a job may have 1024 MiB" in refused["message"]
-    assert lab.runs() == []
-    assert lab.key not in lab.nats.published
-    lab.apply(delivery={"maxBytes": "64Mi"})
-    uid = lab.run()["metadata"]["uid"]
-    lab.wait_condition("Degraded", "AsExpected", "False")
-    lab.apply(delivery={"maxBytes": "900Gi"})
-    lab.wait_condition("Degraded", "LimitExceeded")
-    assert lab.run()["metadata"]["uid"] == uid
-    assert lab.nats.published[lab.key].spec.delivery.max_bytes == "64Mi"

@@ -11,7 +11,7 @@ from tests.control.kubernetes import wait_for
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
-from rollfleet_operator import jobs_on_nats, names, reconcile, retention
+from rollfleet_operator import names, reconcile, retention
 
 pytestmark = pytest.mark.cluster
 
@@ -102,20 +102,6 @@ def test_without_nats_drift_is_repaired_and_a_job_is_suspended(running: Lab) -> 
         wait_for(lambda: running.get("NetworkPolicy", policy))
         running.apply(suspend=True)
         wait_for(lambda: not running.runs())
-
-
-def test_job_that_gets_no_more_space_on_nats_goes_on_and_says_so_until_it_gets_some(
-    running: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs_on_nats, "GROW_STALLED_S", 0.2)
-    monkeypatch.setattr(reconcile, "AWAY_S", 0.2)
-    running.nats.full = True
-    running.apply(workers=3)
-    assert "no space" in running.wait_condition("Degraded", "NatsFull")["message"]
-    wait_for(lambda: running.run()["spec"]["parallelism"] == 3)
-    assert running.status()["phase"] != "Failed"
-    running.nats.full = False
-    running.wait_condition("Degraded", "AsExpected", "False")
 
 
 def test_edit_is_published_to_the_learner_that_runs_and_only_another_program_makes_another_pod(lab: Lab) -> None:

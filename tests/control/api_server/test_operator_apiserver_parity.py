@@ -41,8 +41,7 @@ MORE: list[dict[str, Any]] = [
     {"collect": {"framesPerBatch": 2**31}},
     {"weights": {"scheme": "rollfleet.schemes.Trained"}},
     {"weights": {"precision": "float16"}},
-    {"delivery": {"maxBytes": 1000}},
-    {"delivery": {"maxBytes": "1e3"}},
+    {"delivery": {"maxBatchesAhead": 0}},
     {"stragglers": {"threshold": 1.5}},
     {"source": {"configMap": "My Code"}},
     {"source": {}},
@@ -116,10 +115,9 @@ def test_name_that_is_too_long_is_refused_with_its_limit(lab: Lab) -> None:
     assert "at most 40 characters" in refused(lab, name="x" * 41)
 
 
-def test_mode_and_storage_are_fixed(lab: Lab) -> None:
+def test_mode_is_fixed(lab: Lab) -> None:
     lab.apply(mode="Async")
     assert "delete and recreate the job" in refused(lab, mode="Sync")
-    assert "NATS cannot move" in refused(lab, delivery={"storage": "Memory"})
 
 
 def test_complete_job_takes_no_edits(lab: Lab) -> None:
@@ -142,4 +140,8 @@ def test_a_mapping_can_be_emptied_by_server_side_apply(lab: Lab) -> None:
 
 def test_defaults_are_filled_in(lab: Lab) -> None:
     spec = lab.apply()["spec"]
-    assert (spec["mode"], spec["failure"]["maxRestartsPerWorker"], spec["delivery"]["maxBytes"]) == ("Async", 10, "4Gi")
+    assert (spec["mode"], spec["failure"]["maxRestartsPerWorker"], spec["delivery"]["maxBatchesAhead"]) == (
+        "Async",
+        10,
+        1,
+    )

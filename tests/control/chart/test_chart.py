@@ -30,7 +30,6 @@ EVERYTHING = {
     "serviceAccount__annotations": {"a": "b"},
     "nats__service__annotations": {"a": "b"},
     "nats__podLabels": {"a": "b"},
-    "nats__persistence__storageClass": "fast",
     "networkPolicy__natsFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}],
 }
 EXTERNAL: dict[str, object] = {
@@ -41,9 +40,8 @@ VARIANTS: dict[str, dict[str, object]] = {
     "default": {},
     "everything": EVERYTHING,
     "namespaced": {"operator__namespaces": ["team-a", "team-b"]},
-    "plain": {"nats__tls__enabled": False, "nats__persistence__enabled": False, "networkPolicy__enabled": False},
+    "plain": {"nats__tls__enabled": False, "networkPolicy__enabled": False},
     "external": EXTERNAL,
-    "cluster": {"nats__replicas": 3},
     "cert-manager": {"nats__tls__certManager": {"enabled": True, "issuerRef": {"name": "ca"}}},
     "bare": {"crds__enabled": False, "rbac__create": False, "serviceAccount__create": False},
 }
@@ -91,7 +89,7 @@ def test_names_of_digits_are_texts(helm: Helm, more: dict[str, object]) -> None:
         "operator": {"namespaces": ["9001"], "priorityClassName": "9002"},
         "serviceAccount.name": "9003",
         "imagePullSecrets": ["9004"],
-        "nats.persistence.storageClass": "9005",
+        "nats.priorityClassName": "9005",
         "nats.external": {"secret": "9006", "url": "tls://nats.example", "ca": True},
     } | more
     options = [f"--set-json={name}={json.dumps(value)}" for name, value in values.items()]
@@ -191,7 +189,7 @@ def test_the_operator_reads_the_charts_variables(variant: Rendered, tmp_path: Pa
         (tmp_path / "installation").write_text("rollfleet.uid-1")
     nats = NatsSettings.read(environ)
     assert nats.installation == ("rollfleet.uid-1" if "ROLLFLEET_INSTALLATION_FILE" in environ else "")
-    assert nats.state_bytes == 1 << 30
+    assert nats.state_bytes == 64 << 20
     assert nats.life_s == 86400
 
 
@@ -247,7 +245,7 @@ def test_the_operator_may_reach_nats_where_it_is(helm: Helm, url: str, ports: li
 
 def test_egress_goes_to_the_pods_of_nats_and_to_the_given_name_servers(helm: Helm) -> None:
     dns = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}]
-    shown = helm.render(networkPolicy__dnsTo=dns, nats__replicas=3)
+    shown = helm.render(networkPolicy__dnsTo=dns)
     (nats,) = shown.settings().nats_to
     assert nats["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "site"}
     pod = shown.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]
@@ -255,7 +253,7 @@ def test_egress_goes_to_the_pods_of_nats_and_to_the_given_name_servers(helm: Hel
     assert shown.settings().dns_to == tuple(dns)
     policies = shown.of("NetworkPolicy")
     assert [rule.get("to") for rule in policies["rollfleet"]["spec"]["egress"]] == [dns, None, [nats]]
-    assert policies["rollfleet-nats"]["spec"]["egress"][0]["to"] == dns
+    assert policies["rollfleet-nats"]["spec"]["egress"] == []
 
 
 def test_egress_goes_to_the_given_places_of_an_existing_nats(helm: Helm, existing: Rendered) -> None:
@@ -280,7 +278,6 @@ def test_values_reach_the_programs(helm: Helm, rendered: Rendered) -> None:
     resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
     shown = helm.render(
         operator__resources=resources,
-        nats__maxBytesPerJob="4Gi",
         nats__maxConnections=200000,
         nats__publicUrl="tls://nats.example:4222",
         networkPolicy__apiServerPorts=[7443],
@@ -288,7 +285,6 @@ def test_values_reach_the_programs(helm: Helm, rendered: Rendered) -> None:
     )
     assert shown.settings().network_policies is False
     assert [each["resources"] for each in shown.pod("rollfleet-test")["containers"]] == [resources], "for quotas"
-    assert shown.settings().max_bytes_per_job == 4 << 30
     assert "max_connections: 200000\n" in shown.of("ConfigMap")["rollfleet-nats"]["data"]["nats.conf"]
     assert shown.environment()["ROLLFLEET_NATS_PUBLIC_URL"] == "tls://nats.example:4222"
     assert "ROLLFLEET_NATS_PUBLIC_URL" not in rendered.environment()
@@ -299,8 +295,8 @@ def test_values_reach_the_programs(helm: Helm, rendered: Rendered) -> None:
     ("values", "field"),
     [
         ({"operater": {}}, "operater"),
-        ({"nats__persistence__size": "big"}, "size"),
-        ({"nats__persistence__size": 20}, "size"),
+        ({"nats__stateBytes": "big"}, "stateBytes"),
+        ({"nats__stateBytes": 20}, "stateBytes"),
         ({"nats__credentialsSeconds": 60}, "credentialsSeconds"),
         ({"nats__enabled": False}, "url"),
         ({"nats__external__url": "http://nats"}, "url"),
@@ -309,13 +305,15 @@ def test_values_reach_the_programs(helm: Helm, rendered: Rendered) -> None:
         ({"operator__resources": {"request": {}}}, "request"),
         ({"crds__keep": "yes"}, "keep"),
         ({"nats__image__digest": "2.15.1"}, "digest"),
-        ({"nats__replicas": 2}, "replicas"),
-        ({"nats__routesPassword": "12345678901234567"}, "routesPassword"),
-        ({"nats__maxBytesPerJob": "lots"}, "maxBytesPerJob"),
+        ({"nats__replicas": 3}, "gone: the chart installs one NATS server"),
+        ({"nats__routesPassword": "secretOfTheServers"}, "gone: the chart installs one NATS server"),
+        ({"nats__maxBytesPerJob": "4Gi"}, "gone: NATS keeps no batches"),
+        ({"nats__persistence": {"enabled": False}}, "gone: NATS keeps no batches"),
+        ({"nats__jetstream__fileBytes": "18Gi"}, "gone: NATS keeps no batches"),
+        ({"nats__jetstream__syncInterval": "2m"}, "gone: NATS keeps no batches"),
         ({"admissionPolicy__serviceAccounts": ["it's"]}, "serviceAccounts"),
         ({"nats__service__type": "Public"}, "type"),
         ({"networkPolicy__apiServerPorts": []}, "apiServerPorts"),
-        ({"nats__jetstream__syncInterval": "often"}, "syncInterval"),
         ({"nats__config": {"jetstream": {}}}, "jetstream"),
         ({"ui__enabled": "yes"}, "enabled"),
         ({"ui__ingress": True}, "ingress"),

@@ -50,7 +50,7 @@ class Nats:
 
 @pytest.fixture
 def nats_server(helm: Helm, tmp_path: Path) -> Iterator[Nats]:
-    rendered = helm.render(nats__tls__names=["localhost"], nats__jetstream__fileBytes="2Gi")
+    rendered = helm.render(nats__tls__names=["localhost"])
     server = Nats(rendered, tmp_path)
     yield server
     server.process.terminate()
@@ -78,19 +78,18 @@ async def test_the_certificate_passes_the_strict_checks_of_newer_pythons(nats_se
         await writer.wait_closed()
 
 
-@pytest.mark.parametrize("storage", ["File", "Memory"])
-async def test_small_job_fits_in_either_storage(nats_server: Nats, helm: Helm, storage: str, repository: Path) -> None:
+async def test_sixty_jobs_fit_into_the_defaults(nats_server: Nats, repository: Path) -> None:
     values = yaml.safe_load((repository / "charts/rollfleet/values.yaml").read_text())
     state_bytes = parse_bytes(values["nats"]["stateBytes"])
-    job = parse_job(job_data({"uid": "uid-1"}, delivery={"storage": storage, "maxBytes": "256Mi"}))
     nats = NatsOnServer(NatsSettings(endpoint=nats_server.endpoint, keys=KEYS, state_bytes=state_bytes))
-    await nats.provision(job)
+    for index in range(60):
+        await nats.provision(parse_job(job_data({"name": f"job-{index}", "uid": f"uid-{index}"})))
     await nats.close()
 
 
 async def test_programs_of_a_job_with_the_longest_names_connect(nats_server: Nats, tmp_path: Path) -> None:
     metadata = {"name": "j" * MAX_NAME_LENGTH, "namespace": "n" * MAX_LABEL_LENGTH, "uid": "uid-1"}
-    job = parse_job(job_data(metadata, delivery={"maxBytes": "4Mi"}))
+    job = parse_job(job_data(metadata))
     nats = NatsOnServer(NatsSettings(endpoint=nats_server.endpoint, keys=KEYS))
     await nats.provision(job)
     for role in Role:
@@ -104,16 +103,12 @@ async def test_programs_of_a_job_with_the_longest_names_connect(nats_server: Nat
     await nats.close()
 
 
-@pytest.mark.parametrize("interval", ["always", "2m"])
-def test_nats_takes_the_interval_of_its_disk_and_further_options(helm: Helm, tmp_path: Path, interval: str) -> None:
+def test_nats_takes_further_options(helm: Helm, tmp_path: Path) -> None:
     options = {"max_subscriptions": 1000, "lame_duck_duration": "40s", "connect_error_reports": 10}
-    server = Nats(helm.render(nats__jetstream__syncInterval=interval, nats__config=options), tmp_path)
+    server = Nats(helm.render(nats__config=options), tmp_path)
     server.process.terminate()
     server.process.wait(10)
-    written = (tmp_path / "nats.conf").read_text()
-    assert f'sync_interval: "{interval}"\n' in written
-    assert "should be converted" not in (tmp_path / "log").read_text(), "NATS reads 2m as two million"
-    assert "max_subscriptions: 1000\n" in written
+    assert "max_subscriptions: 1000\n" in (tmp_path / "nats.conf").read_text()
 
 
 def test_client_without_credentials_is_refused_which_helm_test_expects(nats_server: Nats) -> None:

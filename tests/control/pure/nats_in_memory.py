@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
-from rollfleet_operator.errors import NatsFull, NatsUnavailable
+from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats_port import Endpoint, Heartbeats, JobKey
 
 
@@ -17,7 +17,6 @@ class NatsInMemory:
         beats: The results of `heartbeats`, by job.
         renewed_s: The times of their credentials.
         away: Whether NATS is unreachable.
-        full: Whether jobs need more space, and get none.
         on_provision: Called with each job before it is published.
         rotation: A number; credentials are renewed when it changes.
         dropped_messages: Always 0.
@@ -33,7 +32,7 @@ class NatsInMemory:
         self.beats: dict[JobKey, Heartbeats] = {}
         self.renewed_s: dict[JobKey, float] = {}
         self.on_provision: Callable[[CollectorJob], Awaitable[None]] | None = None
-        self.away = self.full = False
+        self.away = False
         self.rotation = 0
         self.dropped_messages = 0
 
@@ -55,12 +54,6 @@ class NatsInMemory:
         if known and known.metadata.uid != job.metadata.uid:
             self.beats.pop(key, None)
         self.published[key], self.renewed_s[key] = job, renewed_s
-
-    async def grow(self, job: CollectorJob) -> bool:
-        self._check()
-        if self.full:
-            raise NatsFull("NATS has no space")
-        return False
 
     async def deprovision(self, key: JobKey) -> None:
         self._check()

@@ -40,7 +40,7 @@ def test_edit_rolls_the_workers(edit: dict[str, Any]) -> None:
         {"collect": {"totalFrames": 1000}},
         {"collect": {"initRandomFrames": 1000}},
         {"weights": {"interval": 4}},
-        {"delivery": {"maxBytes": "1Gi"}},
+        {"delivery": {"maxBatchesAhead": 2}},
         {"failure": {"pendingDeadlineSeconds": 5}},
         {"failure": {"suspectAfterSeconds": 60}},
         {"learner": LEARNER},

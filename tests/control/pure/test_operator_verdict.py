@@ -7,11 +7,9 @@ import pytest
 from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.control.pure.scene import Scene, scene
 
-from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerPhase, LearnerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.times import format_time
-from rollfleet_operator.errors import NatsFull
 from rollfleet_operator.job_memory import OnNats
 from rollfleet_operator.jobs_on_nats import JobsOnNats
 from rollfleet_operator.nats_port import Heartbeats, JobKey
@@ -268,7 +266,7 @@ async def test_a_learner_is_not_gone_while_nats_is_silent_nor_when_it_answers_ag
 
     async def stage_after(seconds: float) -> Stage:
         now_s = found.now_s + seconds
-        await JobsOnNats(nats).refresh(found.job, memory, now_s, publishable=True)
+        await JobsOnNats(nats).refresh(found.job, memory, now_s)
         return replace(found, heartbeats=memory.heartbeats, now_s=now_s).verdict.stage
 
     if known:
@@ -279,19 +277,3 @@ async def test_a_learner_is_not_gone_while_nats_is_silent_nor_when_it_answers_ag
     assert await stage_after(3605) is Stage.LIVE  # the first heartbeat since then is on its way
     assert await stage_after(3664) is Stage.LIVE
     assert await stage_after(3665) is Stage.FAILED
-
-
-async def test_only_a_learner_that_is_gone_fails_its_job_while_nats_has_no_space_for_an_edit() -> None:
-    found, nats, memory = scene(failure={"learnerTimeoutSeconds": 60}), NatsInMemory(), OnNats()
-
-    async def refuse(_: CollectorJob) -> None:
-        raise NatsFull("NATS has no space")
-
-    async def stage_after(seconds: float) -> Stage:
-        now_s = found.now_s + seconds
-        assert isinstance(await JobsOnNats(nats).refresh(found.job, memory, now_s, publishable=True), NatsFull)
-        return replace(found, heartbeats=memory.heartbeats, now_s=now_s).verdict.stage
-
-    nats.on_provision = refuse
-    nats.beats[JobKey("lab", "cartpole")] = Heartbeats(learner=replace(learned(9), time_s=found.now_s))
-    assert [await stage_after(seconds) for seconds in (0, 59, 60)] == [Stage.LIVE, Stage.LIVE, Stage.FAILED]

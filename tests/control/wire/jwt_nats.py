@@ -27,7 +27,6 @@ from rollfleet_api.streams import subjects_of
 from rollfleet_api.subjects import Subjects
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.nats.connection import Connection, own_user
-from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.server_port import NatsOnServer
 from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.trust import new_keys, trust_configuration
@@ -44,20 +43,15 @@ class NatsInJwtMode:
 
     Args:
         folder: The folder of its files.
-        store_bytes: The most bytes of its streams.
         keys: The operator's keys; None: new ones.
-        cluster: Further lines of its configuration, with which it joins a cluster.
 
     Attributes:
         folder: Its files.
         monitoring: The URL of its health checks.
     """
 
-    def __init__(
-        self, folder: Path, *, store_bytes: int = ROOM_BYTES, keys: Keys | None = None, cluster: str = ""
-    ) -> None:
-        self.folder, self.keys, self._store_bytes = folder, keys or new_keys(os.urandom(32)), store_bytes
-        self._port, self._cluster = -1, cluster
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.keys, self._port = folder, new_keys(os.urandom(32)), -1
         (folder / "trust.conf").write_text(trust_configuration(self.keys, now_s=int(time.time())))
         self._start()
 
@@ -77,13 +71,8 @@ class NatsInJwtMode:
     def peak_mib(self) -> int:
         return memory_mib(self._process.pid)
 
-    @property
-    def stored_mib(self) -> int:
-        files = (self.folder / "jetstream").rglob("*.blk")
-        return sum(size_of(file) for file in files) >> 20
-
     def kill(self) -> None:
-        """SIGKILL; it keeps what is on its disk."""
+        """SIGKILL; it keeps its accounts."""
         self._process.kill()
         self._process.wait(START_TIMEOUT_S)
 
@@ -108,9 +97,7 @@ class NatsInJwtMode:
             "include trust.conf\n"
             f"max_pending: {PENDING_BYTES}\n"
             f"resolver: {resolver or full}\n"
-            f'jetstream: {{store_dir: "{store}", max_file_store: {self._store_bytes}, '
-            f"max_memory_store: {self._store_bytes}}}\n"
-            f"{self._cluster}"
+            f'jetstream: {{store_dir: "{store}", max_file_store: 0, max_memory_store: {ROOM_BYTES}}}\n'
         )
         self._process, urls = start_nats_server(self.folder / "nats.conf")
         self._port = int(urls["nats"][0].rpartition(":")[2])
@@ -136,14 +123,6 @@ def memory_mib(pid: int, line: str = "VmHWM") -> int:
     found = re.search(rf"{line}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found
     return int(found[1]) >> 10
-
-
-def size_of(file: Path) -> int:
-    """The size of a file in bytes; 0: it was deleted meanwhile."""
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 class Guest:
@@ -174,7 +153,7 @@ class Site:
 
     @staticmethod
     def job(name: str = "a", *, namespace: str = "default", uid: str = "uid-1", **spec: object) -> CollectorJob:
-        small = {"policy": {"random": {}}, "collect": {"framesPerBatch": 8}, "delivery": {"maxBytes": "4Mi"}}
+        small = {"policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
         return parse_job(job_data({"name": name, "namespace": namespace, "uid": uid}, **small | spec))
 
     async def start(self, name: str = "a", **fields: Any) -> CollectorJob:

@@ -89,15 +89,15 @@ async def test_another_account_of_the_same_nats_reads_and_writes_nothing_of_a_jo
     stranger = Connection(settings.endpoint, own_user(SOMEBODY), "stranger")
     client = await stranger.client()
     heard = await client.subscribe(subjects.all_weights[0])
-    await client.publish(subjects.batch_chunk(0, 0), b"forged")
-    await client.flush()
-    credentials = nats.credentials(job, Role.LEARNER)
-    async with site.guest(job, Role.LEARNER, credentials) as learner:
+    credentials, of_worker = (nats.credentials(job, role) for role in (Role.LEARNER, Role.WORKER))
+    async with site.guest(job, Role.LEARNER, credentials) as learner, site.guest(job, Role.WORKER, of_worker) as worker:
         await learner.client.jetstream().publish(subjects.weights_of(None).chunk(1, 0), b"weights")
-    worker = nats.credentials(job, Role.WORKER)
-    async with site.guest(job, Role.WORKER, worker) as guest:
-        stored = await guest.client.jetstream().publish(subjects.batch_chunk(0, 0), b"a worker's")
-        assert stored.seq == 1  # the first one in the queue
+        batches = await learner.client.subscribe(subjects.batch_subjects[0])
+        await learner.flush()
+        await client.publish(subjects.batch_chunk(0, 0), b"forged")
+        await client.flush()
+        await worker.client.publish(subjects.batch_chunk(0, 0), b"a worker's")
+        assert (await batches.next_msg(5)).data == b"a worker's"
     await client.flush()
     assert heard.pending_msgs == 0
     for connection in (stranger, system, nats):

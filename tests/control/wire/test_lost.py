@@ -81,8 +81,8 @@ async def test_later_job_of_the_same_name_gets_nothing_of_the_first(nats_server:
     assert not (await site.nats.heartbeats(second)).learner
 
 
-async def test_lost_streams_of_an_existing_account_are_recreated(nats_server: NatsInJwtMode, site: Site) -> None:
-    job = await site.start(delivery={"maxBytes": "4Mi", "storage": "Memory"})
+async def test_the_lost_stream_of_an_existing_account_is_recreated(nats_server: NatsInJwtMode, site: Site) -> None:
+    job = await site.start()
     await site.speak(job, Role.LEARNER, {subjects_of(job).control: CONTROL})
     assert (await site.nats.heartbeats(job)).control == CONTROL
     nats_server.kill()

@@ -51,7 +51,7 @@ async def begin(site: Site, job: CollectorJob, *, leases: bool = False) -> None:
 
 
 async def test_heartbeats_of_many_workers_on_paper_take_little_memory(site: Site) -> None:
-    job = await site.start(workers=WORKERS, delivery={"maxBytes": "64Mi"})
+    job = await site.start(workers=WORKERS)
     subjects = subjects_of(job)
     await site.nats.heartbeats(job)
     async with site.guest(job, Role.WORKER) as worker:

@@ -1,9 +1,7 @@
 """What the operator makes on a real nats-server, and takes away again."""
 
-import asyncio
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from nats.js.errors import APIError
@@ -12,7 +10,7 @@ from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerStatus
 from rollfleet_api.permissions import Role
-from rollfleet_api.streams import subjects_of
+from rollfleet_api.streams import state_stream, subjects_of
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats_port import JobKey
 
@@ -21,44 +19,42 @@ LEARNER = LearnerStatus(session=1, version=3, applied_version=2, frames=64, batc
 CONTROL = Control(session=1, phase=LearnerPhase.RUN, round=0, version=3)
 
 
-async def test_a_job_gets_its_streams_and_its_spec(site: Site) -> None:
+async def test_a_job_gets_its_stream_and_its_spec(site: Site) -> None:
     job = await site.start()
     subjects = subjects_of(job)
     async with site.administrator(subjects) as client:
-        streams = {stream.config.name for stream in await client.jsm().streams_info()}
-    assert streams == {subjects.state_stream, subjects.batches_stream}
+        (stream,) = await client.jsm().streams_info()
+    assert (stream.config.name, stream.config.storage) == (subjects.state_stream, "memory")
     assert CollectorJob.model_validate_json(await site.stored(job, subjects.spec)) == job
     assert await site.nats.provisioned() == {JobKey("default", "a")}
 
 
-async def test_job_with_reserved_space_may_change(site: Site) -> None:
-    delivery = {"maxBytes": "2500Mi"}  # twice of it is more than there is
-    await site.nats.provision(site.job(delivery=delivery))
-    await site.nats.provision(site.job(delivery=delivery | {"maxBatchesAhead": 2}, workers=3))
+async def test_a_job_that_reserves_most_of_the_memory_may_change(site: Site) -> None:
+    nats = site.nats_with(state_bytes=2500 << 20)  # twice of it is more than there is
+    await nats.provision(site.job())
+    await nats.provision(site.job(workers=3))
 
 
-@pytest.mark.parametrize(("first", "then"), [("Block", "DropOldest"), ("DropOldest", "Block")])
-async def test_whenfull_may_change(site: Site, first: str, then: str) -> None:
-    for when in (first, then):
-        job = await site.start(delivery={"maxBytes": "4Mi", "whenFull": when})
-    async with site.administrator(subjects_of(job)) as client:
-        stream = await client.jsm().stream_info(subjects_of(job).batches_stream)
-        assert stream.config.discard == {"Block": "new", "DropOldest": "old"}[then]
+async def test_a_job_without_memory_on_nats_is_refused_until_another_is_gone(site: Site) -> None:
+    nats = site.nats_with(state_bytes=2500 << 20)
+    await nats.provision(site.job("first"))
+    with pytest.raises(NatsUnavailable, match=r"insufficient memory resources available; .*`nats.stateBytes`"):
+        await nats.provision(site.job("second"))
+    await nats.deprovision(JobKey("default", "first"))
+    await nats.provision(site.job("second"))
 
 
-@pytest.mark.parametrize("storage", ["File", "Memory"])
-async def test_small_job_with_most_batches_ahead_is_not_held_up_by_the_number_of_messages(
-    site: Site, storage: str
-) -> None:
-    job = await site.start(workers=4, delivery={"maxBytes": "8Mi", "maxBatchesAhead": 1024, "storage": storage})
+async def test_state_at_its_bound_refuses_new_subjects_and_renews_known_ones(site: Site) -> None:
+    job = await site.start(workers=2)
     subjects = subjects_of(job)
-    async with site.guest(job, Role.WORKER) as guest:
-        stream = guest.client.jetstream()
-        for number in range(4095):  # without an answer to each
-            await guest.client.publish(subjects.batch_chunk(number % 4, 0), bytes(1500))
-        assert (await stream.publish(subjects.batch_chunk(3, 0), bytes(1500))).seq == 4096
-        with pytest.raises(APIError, match="maximum messages per subject exceeded"):
-            await stream.publish(subjects.batch_chunk(0, 0), b"")
+    async with site.administrator(subjects) as client:
+        await client.jetstream().publish(subjects.control, b"older")
+        for number in range(3000):  # more than there may be
+            await client.publish(f"{subjects.prefix}.leases.x{number}", b"")
+        with pytest.raises(APIError, match="maximum messages exceeded"):
+            await client.jetstream().publish(subjects.lease(0), b"")
+        await client.jetstream().publish(subjects.control, b"newer")
+    assert await site.stored(job, subjects.control) == b"newer"
 
 
 async def test_provisioning_again_changes_nothing(site: Site) -> None:
@@ -73,41 +69,27 @@ async def test_provisioning_again_changes_nothing(site: Site) -> None:
         assert worker.client.is_connected
 
 
-async def test_job_changes_reach_its_streams_and_workers_stay_connected(site: Site) -> None:
+async def test_job_changes_reach_its_stream_and_workers_stay_connected(site: Site) -> None:
     before = await site.start(workers=1)
     async with site.guest(before, Role.WORKER) as worker:
         heard = await worker.client.subscribe(subjects_of(before).spec)
         await worker.flush()
-        after = await site.start(workers=40, delivery={"maxBytes": "8Mi"})
+        after = await site.start(workers=40)
         assert CollectorJob.model_validate_json((await heard.next_msg(5)).data) == after
         assert worker.client.is_connected
     async with site.administrator(subjects_of(after)) as client:
-        stream = await client.jsm().stream_info(subjects_of(after).batches_stream)
-        assert stream.config.max_bytes == 8 << 20
+        stream = await client.jsm().stream_info(subjects_of(after).state_stream)
+        assert stream.config.max_msgs == state_stream(after, site.server.settings.state_bytes)["max_msgs"]
 
 
-async def test_a_server_that_starts_next_knows_its_jobs_and_what_was_sent_meanwhile_is_read(
+async def test_a_server_that_starts_again_takes_the_jobs_credentials_without_the_operator(
     nats_server: NatsInJwtMode, site: Site
 ) -> None:
     job = await site.start()
-    credentials = site.credentials(job, Role.LEARNER)
-    await site.speak(job, Role.LEARNER, {subjects_of(job).learner: LEARNER})
-    assert (await site.nats.heartbeats(job)).learner == LEARNER
     nats_server.kill()
     nats_server.start_again()
-    async with site.guest(job, Role.LEARNER, credentials):  # no operator needed
-        pass
-    newer = replace(LEARNER, frames=128)
-    await site.speak(job, Role.LEARNER, {subjects_of(job).learner: newer})
-    assert (await site.nats.heartbeats(job)).learner == newer
-
-
-def streams_on_disk(folder: Path) -> set[str] | None:
-    """Names of folders that hold a stream; None: one of them vanished while they were listed."""
-    try:
-        return {path.name for path in folder.rglob("streams/*")}
-    except FileNotFoundError:
-        return None
+    async with site.guest(job, Role.LEARNER) as learner:
+        await learner.flush()
 
 
 async def test_deprovisioned_job_leaves_nothing(nats_server: NatsInJwtMode, site: Site) -> None:
@@ -119,10 +101,8 @@ async def test_deprovisioned_job_leaves_nothing(nats_server: NatsInJwtMode, site
     await site.nats.deprovision(JobKey("default", "a"))  # nothing is there: no error
     assert await site.nats.provisioned() == {JobKey("default", "other")}
     assert len(list((nats_server.folder / "accounts").glob("*"))) == 2  # the other's, and the system's
-    theirs = {subjects_of(other).state_stream, subjects_of(other).batches_stream}
-    async with asyncio.timeout(30):  # NATS empties its disk when it has time
-        while streams_on_disk(nats_server.folder / "jetstream") != theirs:
-            await site.nats.provisioned()
+    async with site.administrator(subjects_of(other)) as client:
+        assert [stream.config.name for stream in await client.jsm().streams_info()] == [subjects_of(other).state_stream]
 
 
 async def test_another_job_of_the_same_name_starts_with_nothing_of_the_first(site: Site) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
@@ -19,7 +19,6 @@ from rollfleet.nats.link import Link
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, pack
 from rollfleet_api.permissions import Role, inbox_prefix, permissions
-from rollfleet_api.ranks import ALONE, Rank
 from rollfleet_api.streams import state_stream, subjects_of
 
 CONTROL = pack(Control(session=7, phase=LearnerPhase.RUN, round=0, version=3))
@@ -28,16 +27,15 @@ QUIET_S = 0.3  # how long nothing must come
 
 
 async def two_jobs(site: Site, name: str, namespace: str) -> tuple[CollectorJob, CollectorJob]:
-    """The job `default/a` and another one, with something in the streams of the other one."""
+    """The job `default/a` and another one, with something in the state of the other one."""
     ours, theirs = site.job("a"), site.job(name, namespace=namespace)
     for job in (ours, theirs):
         await site.nats.provision(job)
     subjects = subjects_of(theirs)
-    async with site.guest(theirs, Role.LEARNER) as learner, site.guest(theirs, Role.WORKER) as worker:
+    async with site.guest(theirs, Role.LEARNER) as learner:
         stream = learner.client.jetstream()
         await stream.publish(subjects.control, CONTROL)
         await stream.publish(subjects.weights_of(None).chunk(1, 0), b"weights of b")
-        await worker.client.jetstream().publish(subjects.batch_chunk(0, 0), b"batch of b")
     return ours, theirs
 
 
@@ -92,24 +90,6 @@ async def test_further_refusals_are_reported_once(site: Site, caplog: pytest.Log
     assert 'permissions violation for publish to "rollfleet.default.a.control"' in report
 
 
-async def test_each_rank_of_a_learner_has_its_own_consumer(site: Site) -> None:
-    job = await site.start(workers=20)
-    learner = site.address(job, Role.LEARNER)
-
-    def work() -> None:
-        with ExitStack() as stack:
-            for rank in range(20):
-                collector = rollfleet.connect(
-                    job, address=learner.url, credentials=learner.credentials, timeout_s=5, rank=rank, ranks=20
-                )
-                stack.callback(collector.detach)
-
-    await asyncio.to_thread(work)
-    async with site.administrator(subjects_of(job)) as client:
-        consumers = await client.jsm().consumers_info(subjects_of(job).batches_stream)
-        assert {each.name for each in consumers} == {Rank(rank, 20).consumer for rank in range(20)}
-
-
 OTHERS = pytest.mark.parametrize(("name", "namespace"), [("a-2", "default"), ("a", "default-2")])
 
 
@@ -124,13 +104,11 @@ async def test_a_role_of_one_job_reads_nothing_of_another(site: Site, role: Role
             await us.client.subscribe(wildcard)
             assert "permissions violation" in await asyncio.wait_for(us.refused.get(), 5)
         await learner.client.jetstream().publish(subjects.weights_of(None).chunk(2, 0), b"more")
-        consumer = f"{subjects.batches_stream}.{ALONE.consumer}"
         for request in (
             f"$JS.API.DIRECT.GET.{subjects.state_stream}.{subjects.weights_of(None).chunk(1, 0)}",
-            f"$JS.API.CONSUMER.NAMES.{subjects.batches_stream}",
-            f"$JS.API.STREAM.MSG.GET.{subjects.batches_stream}",
-            f"$JS.API.CONSUMER.DURABLE.CREATE.{consumer}",
-            f"$JS.API.CONSUMER.MSG.NEXT.{consumer}",
+            subjects.state_get,
+            subjects.state_info,
+            f"$JS.API.CONSUMER.CREATE.{subjects.state_stream}.mine",
         ):
             with pytest.raises((NoRespondersError, NatsTimeoutError)):
                 await us.client.request(request, timeout=QUIET_S)
@@ -162,19 +140,16 @@ async def untouched(site: Site, job: CollectorJob) -> None:
     assert await site.stored(job, subjects.control) == CONTROL
     assert await site.stored(job, subjects.weights_of(None).chunk(1, 0)) == b"weights of b"
     async with site.administrator(subjects) as client:
-        streams = client.jsm()
-        state = await streams.stream_info(subjects.state_stream, subjects_filter=">")
+        state = await client.jsm().stream_info(subjects.state_stream, subjects_filter=">")
         assert set(state.state.subjects or {}) == {
             subjects.spec,
             subjects.control,
             subjects.weights_of(None).chunk(1, 0),
         }
-        batches = await streams.stream_info(subjects.batches_stream, subjects_filter=">")
-        assert set(batches.state.subjects or {}) == {subjects.batch_chunk(0, 0)}
 
 
 @pytest.mark.parametrize(("role", "most_bytes"), [(Role.WORKER, 64 << 20), (Role.LEARNER, 3 << 30)])
-async def test_redirected_replies_give_a_job_no_larger_streams(site: Site, role: Role, most_bytes: int) -> None:
+async def test_redirected_replies_give_a_job_no_larger_stream(site: Site, role: Role, most_bytes: int) -> None:
     """JetStream replies to any subject, also to its own API: a stored message could be a request of the server."""
     job = await site.start()
     subjects = subjects_of(job)
@@ -226,7 +201,7 @@ async def test_no_client_connects_without_credentials(site: Site) -> None:
 
 
 async def test_a_job_stores_no_more_than_its_account_may(site: Site) -> None:
-    job = site.job(delivery={"maxBytes": "1Mi"})
+    job = site.job()
     await site.nats_with(state_bytes=2 << 20).provision(job)
     async with site.guest(job, Role.LEARNER) as learner:
         stream = learner.client.jetstream()

@@ -77,7 +77,7 @@ def test_the_tunnels_role_reaches_the_pods_of_nats_alone(rendered: Rendered) -> 
     (rule,) = rendered.of("Role")["rollfleet-tunnel"]["rules"]
     (nats,) = rendered.of("StatefulSet").values()
     assert rule["resources"] == ["pods/portforward"]
-    assert rule["resourceNames"] == [f"{nats['metadata']['name']}-{index}" for index in range(nats["spec"]["replicas"])]
+    assert rule["resourceNames"] == [f"{nats['metadata']['name']}-0"]
 
 
 def test_a_refused_tunnel_names_the_role_of_its_release(repository: Path) -> None:
