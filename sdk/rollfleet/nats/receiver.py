@@ -118,6 +118,7 @@ class BatchReceiver:
             self._most = max(envs, job.spec.env.num_envs), max(steps, job.spec.steps_among(1))
         else:
             self._most = (0, 0)
+        self._intake.workers = max(self._intake.workers, job.spec.workers)  # one that leaves still has batches
         self._intake.most = 2 * (job.spec.delivery.max_batches_ahead + 1)
 
     async def _on_message(self, message: Msg) -> None:
