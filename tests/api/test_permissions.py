@@ -108,7 +108,7 @@ async def test_worker_may_not_read_batches_or_what_other_workers_wrote(server: S
 async def test_learner_may_not_pose_as_a_worker_or_an_operator(server: Server) -> None:
     server.provision()
     forbidden = [OURS.chunk(0), OURS.offer(0), OURS.lease(0), OURS.worker(0), OURS.spec]
-    forbidden += [*administration(), *OF_THE_WHOLE_SERVER, f"{inbox_prefix(OURS, Role.WORKER)}.x"]
+    forbidden += [*administration(OURS.state_get), *OF_THE_WHOLE_SERVER, f"{inbox_prefix(OURS, Role.WORKER)}.x"]
     forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}.mine" for verb in ("CREATE", "DURABLE.CREATE")]
     forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}" for verb in ("CREATE", "NAMES", "LIST")]
     async with guest(server, Role.LEARNER) as learner:

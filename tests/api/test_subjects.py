@@ -31,7 +31,10 @@ def matches(pattern: str, subject: str) -> bool:
 
 def used(subjects: Subjects) -> list[str]:
     """Every subject that carries a message of a job with three workers."""
-    each = [(subjects.lease(w), subjects.worker(w), subjects.taken(w), subjects.chunk(w), subjects.offer(w)) for w in range(3)]
+    each = [
+        (subjects.lease(w), subjects.worker(w), subjects.taken(w), subjects.chunk(w), subjects.offer(w))
+        for w in range(3)
+    ]
     slots = [subjects.weights_of(None).chunk(version, chunk) for version in (1, 2) for chunk in (0, 10)]
     learners = [subjects.spec, subjects.control, subjects.manifest, subjects.learner]
     return [*learners, *slots, *sum(each, ())]
