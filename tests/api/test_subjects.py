@@ -31,13 +31,11 @@ def matches(pattern: str, subject: str) -> bool:
 
 def used(subjects: Subjects) -> list[str]:
     """Every subject that carries a message of a job with three workers."""
-    each = [
-        (subjects.lease(w), subjects.worker(w), subjects.taken(w), subjects.chunk(w), subjects.offer(w))
-        for w in range(3)
-    ]
+    kinds = (subjects.lease, subjects.worker, subjects.taken, subjects.chunk, subjects.offer)
+    of_workers = [kind(worker) for kind in kinds for worker in range(3)]
     slots = [subjects.weights_of(None).chunk(version, chunk) for version in (1, 2) for chunk in (0, 10)]
     learners = [subjects.spec, subjects.control, subjects.manifest, subjects.learner]
-    return [*learners, *slots, *sum(each, ())]
+    return [*learners, *slots, *of_workers]
 
 
 @given(jobs)
