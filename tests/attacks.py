@@ -20,20 +20,20 @@ async def message_ids(client: Client, subjects: Subjects, number: int) -> None:
 
 async def workers_that_do_not_exist(client: Client, subjects: Subjects, number: int) -> None:
     """Use many subjects: NATS needs memory for each."""
-    for subject in (subjects.lease(number), subjects.worker(number), subjects.batch_chunk(number, 0)):
+    for subject in (subjects.lease(number), subjects.worker(number), subjects.chunk(number)):
         await client.publish(subject, b"")
 
 
 async def long_subjects(client: Client, subjects: Subjects, number: int) -> None:
     await client.publish(f"{subjects.lease(number)}{LONG_TOKEN}", b"")
-    await client.publish(f"{subjects.batch_chunk(0, number)}{LONG_TOKEN}", b"")
+    await client.publish(f"{subjects.chunk(number)}{LONG_TOKEN}", b"")
 
 
 async def large_messages(client: Client, subjects: Subjects, number: int) -> None:
     """Fill the state, and flood the learner, with messages as large as the server takes."""
     large = LARGE[: client.max_payload]
     await client.publish(subjects.lease(number), large)
-    await client.publish(subjects.batch_chunk(0, number), large)
+    await client.publish(subjects.chunk(number), large)
 
 
 ATTACKS = [

@@ -28,7 +28,7 @@ from rollfleet_api.messages import KeptBatch, Offer, Receipt
 WINDOW_BYTES = 16 << 20  # with `UNASKED_BYTES`, less than NATS holds for a learner before it cuts the connection
 MOST_UNASKED_BYTES = 2 * UNASKED_BYTES  # that the learner holds: restarted workers send twice
 STEP_BYTES = 4 << 20  # asked for at once, unless a batch ends: a request for each chunk would cost more than chunks
-ANSWER_S = 0.5  # after a request, in which its worker's offers may be older than the request
+ANSWER_S = 2.0  # after a request, in which its worker's offers may be older than the request
 STALLED_S = 3.0  # without a chunk: the worker, or the way to it, is gone
 
 
@@ -149,7 +149,7 @@ class Intake:
         """
         if worker >= self.workers:
             return None
-        now_s, taken, held = self._clock(), list[int](), list[int]()
+        now_s, taken, held, lost = self._clock(), list[int](), list[int](), False
         of = Identity(worker=worker, incarnation=offer.incarnation, sequence=0, process=offer.process)
         sender, offered = self._sender(of), {batch.sequence: batch for batch in offer.batches}
         for coming in [*sender.coming.values()]:
@@ -163,8 +163,7 @@ class Intake:
                 held.append(sequence)
             elif known:
                 if batch.idle and now_s - known.asked_s >= ANSWER_S:  # what is missing was lost
-                    if known.due:
-                        self._to_ask.pop(known.identity, None)  # others first
+                    lost = lost or known.due > 0
                     known.asked = known.due = 0
                     self._to_ask[known.identity] = known
             elif len(sender.coming) < self.most:
@@ -174,6 +173,10 @@ class Intake:
                 )
                 known = sender.coming[sequence] = _Coming(identity, batch.nbytes, batch.chunks)
                 self._to_ask[identity] = known
+        if lost:  # other workers first
+            for coming in sender.coming.values():
+                if self._to_ask.pop(coming.identity, None):
+                    self._to_ask[coming.identity] = coming
         return Receipt(process=offer.process, taken=tuple(taken), held=tuple(held)) if taken or held else None
 
     def ask(self) -> dict[int, Receipt]:

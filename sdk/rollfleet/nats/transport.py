@@ -174,7 +174,6 @@ class NatsTransport:
     async def _take_over(self) -> Resumed:
         link, subjects, beats = self._link, self._subjects, self._heartbeats
         await insist(self._take_lease)  # first: a replaced learner stops before its state is read
-        await link.client.subscribe(subjects.learner_leases, cb=self._on_lease)
         await link.listen(subjects.spec, CollectorJob, lambda job: link.begin(self._follow(job)))
         await self._receiver.follow(self.job)
         await beats.subscribe()
@@ -182,6 +181,7 @@ class NatsTransport:
         resumed = await insist(self._read_resumed)  # a cut connection loses requests
         if self.rank.leads and resumed.session > self._lease.number:  # NATS came back without the newest leases
             await insist(lambda: self._take_lease(least=resumed.session))
+        await link.client.subscribe(subjects.learner_leases, cb=self._on_lease)  # now that none of its own comes
         return replace(resumed, session=self._lease.number) if self.rank.leads else resumed
 
     async def _take_lease(self, *, least: int = 1) -> None:
