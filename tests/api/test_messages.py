@@ -165,4 +165,5 @@ def test_error_that_names_an_odd_file_arrives_readable() -> None:
 def test_errors_of_workers_hold_nothing_that_a_terminal_obeys() -> None:
     odd = "a\x1b]0;title\x07\x9b2J\r\tb\n"
     for kind in (WorkerStatus, Answer):
-        assert unpack(kind, pack(replace(EXAMPLES[kind], error=odd))).error == "a]0;title2J\tb\n"
+        arrived: Any = unpack(kind, pack(replace(EXAMPLES[kind], error=odd)))
+        assert arrived.error == "a]0;title2J\tb\n"

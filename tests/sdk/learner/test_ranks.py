@@ -325,7 +325,6 @@ def test_rank_0_reports_the_frames_of_all_ranks(server: Server, connect: Connect
     admin = server.link()
 
     def reported() -> tuple[int, int, int] | None:
-        leader._gatherer.check_workers()
         status = admin.call(read_state(admin, admin.subjects.learner, LearnerStatus))
         return (status.session, status.frames, status.batches) if status else None
 
