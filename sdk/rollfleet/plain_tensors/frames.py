@@ -21,6 +21,8 @@ _Call: TypeAlias = Callable[[Any], Any]
 PATH = "rollfleet_path"
 """An attribute of an `EnvBase`: what of its last batch was on plain tensors, and what kept the rest from it."""
 
+_FLAGS: Final = torch.tensor([False, True], device="cpu").unbind()
+
 
 class PlainFrames:
     """Steps an environment with a policy, in the place of a loop over TensorDicts.
@@ -81,8 +83,12 @@ class PlainFrames:
             following, after = step(carrier)
             frames.append((carrier, following))
             done = following["done",]
-            ends.append(end := done.any(-1) if done.ndim == dims + 1 else done.flatten(dims).any(-1))
-            carrier = plainly(env.maybe_reset(_tensordict(after, sizes, device))) if end.any() else after
+            if dims or done.numel() != 1:
+                ends.append(done.flatten(dims).any(-1))
+                over = bool(ends[-1].any())
+            else:  # one flag, and less work
+                ends.append(_FLAGS[over := bool(done)])
+            carrier = plainly(env.maybe_reset(_tensordict(after, sizes, device))) if over else after
         if isinstance(carrier, dict):
             carrier = _tensordict(carrier, sizes, device)
         return _stacked(frames, sizes, device), torch.stack(ends, dim=-1), carrier

@@ -169,7 +169,8 @@ def _epsilon_greedy(module: Any, sizes: torch.Size, how: str | None, own: Act) -
     if type(spec) is not OneHot or spec.mask is not None or spec.device.type != "cpu":
         return None
     n, dtype, dims, threshold = spec.space.n, spec.dtype, len(spec.shape), eps.item()
-    numbers = torch.arange(n, device="cpu")
+    rows = torch.eye(n, dtype=dtype, device="cpu")
+    each = rows.unbind()
 
     def act(values: Values) -> object:
         action = values[key]
@@ -177,12 +178,12 @@ def _epsilon_greedy(module: Any, sizes: torch.Size, how: str | None, own: Act) -
         if shape[-dims:] != spec.shape or more < 1:
             return own(values)
         random = torch.rand(sizes, device="cpu")
-        drawn = torch.randint(n, shape[:-1], device="cpu").unsqueeze(-1)
-        if sizes:
-            values[key] = torch.where((random < eps).view(*sizes, *[1] * more), (numbers == drawn).to(dtype), action)
-        else:  # one number, and less work
-            chosen = numbers == drawn if random.item() < threshold else action.clone()
-            values[key] = chosen.to(torch.promote_types(dtype, action.dtype))
+        drawn = torch.randint(n, shape[:-1], device="cpu")
+        if len(shape) > 1:
+            values[key] = torch.where((random < eps).view(*sizes, *[1] * more), rows[drawn], action)
+        else:  # one action, and less work
+            chosen = each[int(drawn)] if random.item() < threshold else action
+            values[key] = chosen.to(torch.promote_types(dtype, action.dtype), copy=True)
         return None
 
     return act

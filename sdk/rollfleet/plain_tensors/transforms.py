@@ -111,7 +111,24 @@ def _steps_of(transform: Any) -> Iterator[tuple[_Step, Callable[[_View], _View]]
         known = () if transform._td is None else transform._td.keys()
         if not {f"{key}_sum" for key in transform.in_keys} <= {*known}:
             raise Refused("VecNorm without statistics")
-    yield _normalised(transform) if name == "VecNormV2" else transform._step, transform._inv_call
+    yield OWN[name](transform) if name in OWN else transform._step, transform._inv_call
+
+
+def _added(transform: Any) -> _Step:
+    """Return what `RewardSum` and `StepCounter` do to one key, without a look for its name in each step."""
+    own, sums = transform._step, type(transform).__name__ == "RewardSum"
+    keys = [key_of(name) for name in (transform.out_keys if sums else transform.step_count_keys)]
+    if len(keys) != 1 or not (sums or transform.max_steps is None):
+        return own  # type: ignore[no-any-return]
+    key, more = keys[0], key_of(transform.in_keys[0]) if sums else ()
+
+    def step(given: _View, following: _View) -> _View:
+        if key not in given.values or (more and more not in following.values):
+            return own(given, following)  # type: ignore[no-any-return]
+        following.values[key] = given.values[key] + (following.values[more] if more else 1)
+        return following
+
+    return step
 
 
 def _normalised(transform: Any) -> _Step:
@@ -151,6 +168,8 @@ _PLAINLY = (
     *("RewardScaling", "RewardSum", "SelectTransform", "SignTransform", "SqueezeTransform", "StepCounter"),
     *("TensorDictPrimer", "ToTensorImage", "UnsqueezeTransform"),
 )
+
+OWN = {"RewardSum": _added, "StepCounter": _added, "VecNormV2": _normalised}
 
 TRANSLATED = dict.fromkeys(_PLAINLY, "") | {
     "VecNorm": "from the first batch on that begins with statistics of all `in_keys`",
