@@ -1,10 +1,11 @@
-"""Frames a second, and CPU time, of a program that iterates over a collector of TorchRL's, training included, for 40 s.
+"""Frames a second of a program that iterates over a collector of TorchRL's, training included, for 40 s; and CPU time.
 
     python benchmarks/torchrl_programs.py [--theirs] [--skip 2] [--workers 2] PROGRAM [ARGUMENT ...]
 
-The time begins after `--skip` batches. The CPU time is that of this process, and its part in the collector. `--theirs` keeps TorchRL's own collectors. docs/coming-from-torchrl.md has the
-figures of 2026-11-27; these differed by less than 10 % (TorchRL's collectors, ours, ours with two workers; * has
-smaller batches or buffers, or no evaluation):
+The time begins after `--skip` batches. The CPU time is this process's, and the collector's part of it: other work on
+the machine disturbs it little. `--theirs` keeps TorchRL's own collectors. docs/coming-from-torchrl.md has the figures
+of 2026-11-27; these differed by less than 10 % (TorchRL's collectors, ours, ours with two workers; * has smaller
+batches or buffers, or no evaluation):
 
     td3 *                       66      69      65
     ddpg *                      69      68      72
