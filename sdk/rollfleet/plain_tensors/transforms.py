@@ -1,10 +1,8 @@
-"""Transforms of TorchRL, which act on a step's values by their own code, and keep their own state.
-
-Resets are rarer, and TorchRL's own.
-"""
+"""Transforms of TorchRL, which act on a step's values by their own code. Resets are rarer, and TorchRL's own."""
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -17,13 +15,12 @@ Following: TypeAlias = Callable[[Values], Values]
 """Does what `_step` of an environment does: from the values of a step to those that follow it."""
 
 
+@dataclass(slots=True)
 class _View:
     """Values in the place of a TensorDict, as far as the transforms below use one in a step."""
 
-    __slots__ = ("env", "values")
-
-    def __init__(self, env: Any, values: Values) -> None:
-        self.env, self.values = env, values
+    env: Any
+    values: Values
 
     device = property(lambda self: self.env.device)
 
@@ -94,13 +91,7 @@ def keep_given(values: Values, following: Values) -> None:
 
 def _steps_of(transform: Any) -> Iterator[tuple[_Step, Callable[[_View], _View]]]:
     """Yield for each transform of a chain what it does after a step and, to a copy of the values, before it."""
-    from torchrl import envs
-
-    name = type(transform).__name__
-    if name != "Compose" and name not in TRANSLATED:
-        raise Refused(f"transform {name}")
-    check_own(transform, getattr(envs, name))
-    if name == "Compose":
+    if (name := check_own(transform, "transform", {"Compose", *TRANSLATED})) == "Compose":
         for part in transform.transforms:
             yield from _steps_of(part)
         return
@@ -117,7 +108,7 @@ def _steps_of(transform: Any) -> Iterator[tuple[_Step, Callable[[_View], _View]]
 def _added(transform: Any) -> _Step:
     """Return what `RewardSum` and `StepCounter` do to one key, without a look for its name in each step."""
     own, sums = transform._step, type(transform).__name__ == "RewardSum"
-    keys = [key_of(name) for name in (transform.out_keys if sums else transform.step_count_keys)]
+    keys = [*map(key_of, transform.out_keys if sums else transform.step_count_keys)]
     if len(keys) != 1 or not (sums or transform.max_steps is None):
         return own  # type: ignore[no-any-return]
     key, more = keys[0], key_of(transform.in_keys[0]) if sums else ()

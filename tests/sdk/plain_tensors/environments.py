@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
@@ -18,11 +19,13 @@ from torchrl.envs import (
     DoubleToFloat,
     DTypeCastTransform,
     ExcludeTransform,
+    GrayScale,
     GymWrapper,
     InitTracker,
     NoopResetEnv,
     ObservationNorm,
     RenameTransform,
+    Resize,
     RewardClipping,
     RewardScaling,
     RewardSum,
@@ -115,9 +118,15 @@ CHAIN: list[Callable[[], Any]] = [
 ]
 
 
+PIXELS = ["pixels"]
+IMAGES: list[Callable[[], Any]] = [partial(ToTensorImage, in_keys=PIXELS)]
+if find_spec("torchvision"):
+    IMAGES += [partial(GrayScale, in_keys=PIXELS), partial(Resize, 2, 3, in_keys=PIXELS)]
+
+
 def single(kind: str, gain: Any, flag: Any, discrete: bool, skip: int, chain: list[Callable[[], Any]]) -> Any:
     env = GymWrapper(Varied(kind, gain, flag, discrete), frame_skip=skip)
-    first = {"double": [DoubleToFloat], "dict": [partial(ToTensorImage, in_keys=["pixels"])]}.get(kind, [])
+    first = {"double": [DoubleToFloat], "dict": IMAGES}.get(kind, [])
     return TransformedEnv(env, Compose(*(make() for make in (*first, *chain)))) if chain or first else env
 
 
