@@ -37,7 +37,7 @@ def check_own(part: Any, what: str, names: Container[str], hidden: Container[str
     name: str = kind.__name__
     if name not in names:
         raise Refused(f"{what} {name}")
-    if kind not in [getattr(module, name, None) for module in (envs, modules, nn)]:
+    if kind not in [getattr(module, name, None) for module in (envs, envs.transforms, modules, nn)]:
         raise Refused(f"{name} is not exactly TorchRL's")
     if reason := _unknown(kind):
         raise Refused(reason)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, as_tensor
 
 from rollfleet.data.tensor_tree import Key, key_of
 from rollfleet.plain_tensors.known import Refused, check_own
@@ -33,8 +33,8 @@ class _View:
     def get(self, name: Any, default: Any = None) -> Any:
         return self.values.get(name if type(name) is tuple else (name,), default)
 
-    def set(self, name: Any, value: Tensor) -> None:
-        self.values[name if type(name) is tuple else (name,)] = value
+    def set(self, name: Any, value: Any) -> None:
+        self.values[name if type(name) is tuple else (name,)] = as_tensor(value)
 
     def update(self, other: "_View") -> "_View":
         self.values.update(other.values)
@@ -155,9 +155,9 @@ def _normalised(transform: Any) -> _Step:
 
 _PLAINLY = (
     *("CatFrames", "CatTensors", "ClipTransform", "DTypeCastTransform", "DoubleToFloat", "ExcludeTransform"),
-    *("GrayScale", "InitTracker", "NoopResetEnv", "ObservationNorm", "RenameTransform", "Resize", "RewardClipping"),
-    *("RewardScaling", "RewardSum", "SelectTransform", "SignTransform", "SqueezeTransform", "StepCounter"),
-    *("TensorDictPrimer", "ToTensorImage", "UnsqueezeTransform"),
+    *("EndOfLifeTransform", "GrayScale", "InitTracker", "NoopResetEnv", "ObservationNorm", "RNDTransform"),
+    *("RenameTransform", "Resize", "RewardClipping", "RewardScaling", "RewardSum", "SelectTransform", "SignTransform"),
+    *("SqueezeTransform", "StepCounter", "TensorDictPrimer", "ToTensorImage", "UnsqueezeTransform"),
 )
 
 OWN = {"RewardSum": _added, "StepCounter": _added, "VecNormV2": _normalised}

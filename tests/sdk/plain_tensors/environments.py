@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 from tests.sdk.plain_tensors.policies import ACTED, SEEN
+from torch import nn
 from torchrl.data import Unbounded
 from torchrl.envs import (
     CatFrames,
@@ -18,6 +19,7 @@ from torchrl.envs import (
     Compose,
     DoubleToFloat,
     DTypeCastTransform,
+    EndOfLifeTransform,
     ExcludeTransform,
     GrayScale,
     GymWrapper,
@@ -41,6 +43,7 @@ from torchrl.envs import (
     VecNorm,
     VecNormV2,
 )
+from torchrl.envs.transforms import RNDTransform
 
 BOX = gymnasium.spaces.Box(-3.0, 3.0, (SEEN,))
 SPACES: dict[str, gymnasium.Space[Any]] = {
@@ -82,6 +85,9 @@ class Varied(gymnasium.Env[Any, Any]):
         self._left = int(self.np_random.integers(1, 6))
         return self._seen(), {}
 
+    def lives(self) -> int:
+        return self._left // 2
+
     def step(self, action: Any) -> Any:
         self._left -= 1
         gained = self._gain(float(np.sum(action)) + self.np_random.normal())
@@ -114,6 +120,8 @@ CHAIN: list[Callable[[], Any]] = [
     partial(RenameTransform, OBS, ["seen"], create_copy=True),
     lambda: Compose(UnsqueezeTransform(-1, in_keys=OBS, out_keys=["high"]), RenameTransform(["high"], ["renamed"])),
     partial(ExcludeTransform, "pixels"),
+    partial(EndOfLifeTransform, eol_attribute="unwrapped.lives"),
+    lambda: RNDTransform(nn.Linear(SEEN, 2), nn.Linear(SEEN, 2)),
     partial(SelectTransform, "observation", "step_count"),
 ]
 
