@@ -68,7 +68,7 @@ def send(url: str, count: int) -> None:
     meta = BatchMeta(session=1, round=0, version=0, frames=ENVS * STEPS)
     port = NatsWorkerTransport(Link(Address(url=url, job=job().key), role=Role.WORKER), 0)
     for sending in [port.send(fragment, meta) for _ in range(count)]:
-        sending.stored.result()
+        sending.delivered.result()
     port.close()
 
 

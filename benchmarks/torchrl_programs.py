@@ -1,10 +1,11 @@
-"""Frames a second of a program that iterates over a collector of TorchRL's, training included, for 40 s.
+"""Frames a second of a program that iterates over a collector of TorchRL's, training included, for 40 s; and CPU time.
 
     python benchmarks/torchrl_programs.py [--theirs] [--skip 2] [--workers 2] PROGRAM [ARGUMENT ...]
 
-The time begins after `--skip` batches. `--theirs` keeps TorchRL's own collectors. docs/coming-from-torchrl.md has the
-figures of 2026-11-27; these differed by less than 10 % (TorchRL's collectors, ours, ours with two workers; * has
-smaller batches or buffers, or no evaluation):
+The time begins after `--skip` batches. The CPU time is this process's, and the collector's part of it: other work on
+the machine disturbs it little. `--theirs` keeps TorchRL's own collectors. docs/coming-from-torchrl.md has the figures
+of 2026-11-27; these differed by less than 10 % (TorchRL's collectors, ours, ours with two workers; * has smaller
+batches or buffers, or no evaluation):
 
     td3 *                       66      69      65
     ddpg *                      69      68      72
@@ -30,14 +31,18 @@ if __name__ == "__main__":
     measured: Any = BaseCollector if options.theirs else collecting.FleetCollector
 
     def _timed(self: Any, iterate: Any = measured.__iter__) -> Any:
+        asked_s = time.process_time()
         for number, batch in enumerate(iterate(self), 1):
+            came_s = time.process_time()
             if number <= options.skip:
-                began_s, frames = time.monotonic(), 0
+                began_s, began_cpu_s, collecting_s, frames = time.monotonic(), came_s, 0.0, 0
             else:
-                frames += batch.numel()
+                collecting_s, frames = collecting_s + came_s - asked_s, frames + batch.numel()
                 if (lasted_s := time.monotonic() - began_s) > 40:
-                    sys.exit(f"{frames / lasted_s:.1f} frames/s")
+                    each, own = (1e6 * cpu_s / frames for cpu_s in (came_s - began_cpu_s, collecting_s))
+                    sys.exit(f"{frames / lasted_s:.1f} frames/s, CPU here {each:.0f} us a frame, collecting {own:.0f}")
             yield batch
+            asked_s = time.process_time()
 
     measured.__iter__ = _timed
     if options.theirs:

@@ -1,13 +1,11 @@
-"""A real nats-server with the users, permissions and streams of the job `default/test`, and workers in threads."""
+"""A real nats-server with the users, permissions and stream of the job `default/test`, and workers in threads."""
 
 import asyncio
-import shutil
 import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from functools import cached_property
 from pathlib import Path
 
 import gymnasium
@@ -19,7 +17,7 @@ from torch import nn
 from rollfleet import ActorCritic, Collector
 from rollfleet.nats.embedded_server import NatsServer, start_nats_server
 from rollfleet.nats.link import Link
-from rollfleet.nats.streams import provision
+from rollfleet.nats.streams import own, provision
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.evaluation import EvaluationWorker
@@ -71,16 +69,8 @@ class Server:
         self._links.callback(link.close)
         return link
 
-    @cached_property
-    def _owner(self) -> Link:
-        return self.link()
-
-    def queued(self) -> int:
-        info = self._owner.call(self._owner.js.stream_info(self.subjects.batches_stream), timeout_s=5)
-        return int(info.state.messages)
-
     def provision(self, **spec: object) -> CollectorJob:
-        """Create the streams of a small job `default/test` with these fields of its spec, in camelCase."""
+        """Create the stream of a small job `default/test` with these fields of its spec, in camelCase."""
         job = parse_job(job_data({"name": self.subjects.job, "namespace": self.subjects.namespace}, **spec))
         link = Link(self.address(), role=None)
         try:
@@ -89,23 +79,27 @@ class Server:
             link.close()
         return job
 
+    def own(self, **spec: object) -> CollectorJob:
+        """Provision a job with these fields of its spec, and again whenever NATS has lost it, as its owner does."""
+        job, owner = self.provision(**spec), self.link()
+        owner.call(own(owner, job), timeout_s=60)
+        return job
+
     def start_worker(self, job: CollectorJob, index: int, *, evaluates: bool = False) -> "WorkerThread":
         """Start a worker or an evaluation worker of a provisioned job. It ends at the latest when this server does."""
         return WorkerThread(self, job, index, evaluates=evaluates)
 
     def start_workers(self, **spec: object) -> "list[WorkerThread]":
-        """Provision a job with these fields of its spec, and start all of its workers."""
-        job = self.provision(**spec)
+        """Own a job with these fields of its spec, and start all of its workers."""
+        job = self.own(**spec)
         return [WorkerThread(self, job, index) for index in range(job.spec.workers)]
 
     def kill(self) -> None:
         self._running.child.kill(signal.SIGKILL)
         self._loop.run(self._running.child.wait())
 
-    def start_again(self, *, empty: bool = False) -> None:
-        """Start it after `kill`: on the same port, with the same users; `empty`: without its storage."""
-        if empty:
-            shutil.rmtree(self.folder / "jetstream", ignore_errors=True)
+    def start_again(self) -> None:
+        """Start it after `kill`: on the same port, with the same users, and empty."""
         self._loop.run(self._running.start_again())
 
     def stop(self) -> None:

@@ -15,7 +15,7 @@ from nats.errors import Error as NatsError
 from tests.ports import free_ports
 
 from rollfleet.errors import JetStreamRefused, Timeout
-from rollfleet.nats.embedded_server import MAX_FILE_BYTES, find_nats_server
+from rollfleet.nats.embedded_server import find_nats_server
 from rollfleet.nats.link import Link
 from rollfleet.nats.streams import provision
 from rollfleet.system.child_processes import die_with
@@ -116,7 +116,7 @@ class NatsServers:
         for name, allowed in allowed_to.items():
             may = {"publish": allowed.publish, "subscribe": allowed.subscribe}
             users.append({"user": name, "password": name, "permissions": may})
-        storage = {"store_dir": str(self.storage(index)), "max_file_store": MAX_FILE_BYTES}
+        storage = {"store_dir": str(self.storage(index))}
         configuration: dict[str, object] = {
             "server_name": f"nats-{index}",
             "listen": self.host_ports[index],

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Self, TypeVar, dataclass_transform
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 MAX_MESSAGE_BYTES = 1 << 20
+MAX_CALL_BYTES = 1 << 18  # of the arguments or the result of a call, as JSON
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but for tabs and ends of lines
 Text = Annotated[str, AfterValidator(lambda text: _CONTROL.sub("", text))]
@@ -60,17 +61,15 @@ class WorkerState(StrEnum):
 
 @_message
 class Call:
-    """A call of a method on workers.
+    """A call of a method on one worker.
 
     Attributes:
-        number: A random number: the answers have it.
-        workers: The workers that answer.
+        number: A random number: the answer has it.
         method: `env.<name>`, of each environment, or `policy.<name>`.
         arguments: JSON: a list of positional arguments and a mapping of keyword arguments.
     """
 
     number: Count
-    workers: tuple[Index, ...]
     method: str
     arguments: str
 
@@ -112,7 +111,6 @@ class Control:
         steps: T of this round in sync mode, which depends on the number of its workers; 0: as in the job.
         own_weights: The learner has no policy, and `weights.interval` is 0: until it sends weights on request, workers
             use the policy as its factory made it.
-        call: The call that waits for answers; None: none does.
     """
 
     session: Count
@@ -129,7 +127,6 @@ class Control:
     origin: Count = 0
     steps: Count = 0
     own_weights: bool = False
-    call: Call | None = None
 
     def version_for(self, worker: int) -> int:
         """Return the lowest version of the weights that a worker may collect with."""
@@ -271,7 +268,6 @@ class WorkerStatus:
             batches.
         waited_for_weights_s: Seconds that this incarnation has waited for weights that were new enough.
         waited_for_round_s: Seconds that this incarnation has waited for the learner's next order, such as a round.
-        answer: The answer to the learner's call, until the learner has read it.
         follows: Session, round and version of the newest control message that it has; over NATS.
         time_s: The sender's clock: seconds since the epoch.
     """
@@ -290,7 +286,6 @@ class WorkerStatus:
     waited_for_space_s: float = 0.0
     waited_for_weights_s: float = 0.0
     waited_for_round_s: float = 0.0
-    answer: Answer | None = None
     follows: tuple[Count, Count, Count] = (0, 0, 0)
     time_s: float = 0.0
 
@@ -322,12 +317,12 @@ class Evaluation:
 
 @_message
 class LearnerStatus:
-    """The learner's heartbeat, once a second.
+    """The learner's heartbeat, once a second. Of several ranks, rank 0 sends it, with its own counts but for `frames`.
 
     Attributes:
         version: The count of the newest published version; 0: none yet.
         applied_version: The count of the oldest version that a present worker uses.
-        frames: Frames returned to the learner's loop.
+        frames: Frames returned to the loops of all ranks: rank 0 has the share of its workers.
         batches: Batches returned to the learner's loop.
         dropped: Batches that were collected but not returned: too old, repeated, dropped from a full stream, lost.
         mean_return: Mean return of the last 100 episodes; None: no episode has ended yet.
@@ -350,34 +345,6 @@ class LearnerStatus:
     waited_s: float | None = None
     evaluation: Evaluation | None = None
     time_s: float = 0.0
-
-
-@_message
-class RankStatus:
-    """The heartbeat of a learner's rank to rank 0: once a second, and with each batch.
-
-    Attributes:
-        ranks: Number of ranks.
-        process: Unique id of the process.
-        session: Session of rank 0 whose control it follows; 0: it has received none.
-        round: The last round of that session that its loop got, or that was given up; 0: none.
-        frames: Frames returned to its loop.
-        batches: Batches returned to its loop.
-        dropped: Batches dropped, for any reason.
-        restored: Frames returned to its loop before it was restored.
-        left: Whether it has left and needs no more batches.
-    """
-
-    rank: Index
-    ranks: Annotated[int, Field(ge=1, le=2**16)]
-    process: str
-    session: Count = 0
-    round: Count = 0
-    frames: Count = 0
-    batches: Count = 0
-    dropped: Count = 0
-    restored: Count = 0
-    left: bool = False
 
 
 def pack(message: Any) -> bytes:

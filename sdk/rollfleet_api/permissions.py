@@ -42,14 +42,14 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
     sent = [subjects.spec, subjects.control, *subjects.all_weights]
     taken = f"{subjects.prefix}.taken.*"
     if role is not Role.LEARNER:
-        own = [subjects.batches, subjects.leases, subjects.workers, subjects.evaluations]
+        own = [subjects.batches, subjects.leases, subjects.workers, subjects.evaluations, subjects.answers]
         # JetStream sends what is stored to any subject that a request names, also to its own API. Therefore workers get
         # nothing in this way that workers wrote: a lease would be a request of theirs with the server's rights.
         read = [*(f"{direct_get}.{subject}" for subject in sent), subjects.state_get, subjects.state_info]
-        return Permissions(publish=[*own, *read], subscribe=[inbox, *sent, taken])
-    own = [subjects.control, *subjects.all_weights, subjects.learner, subjects.learner_leases, taken, subjects.ranks]
+        return Permissions(publish=[*own, *read], subscribe=[inbox, *sent, taken, subjects.calls])
+    own = [subjects.control, *subjects.all_weights, subjects.learner, subjects.learner_leases, taken, subjects.calls]
     # Control is for other ranks. Recorders have the learner's credentials: they need control and batches, too.
-    heard = [subjects.spec, subjects.workers, subjects.control, subjects.ranks, subjects.evaluations]
+    heard = [subjects.spec, subjects.workers, subjects.control, subjects.evaluations, subjects.answers]
     return Permissions(
         publish=[*own, f"{direct_get}.>", subjects.state_get, subjects.state_info],
         subscribe=[inbox, *heard, subjects.learner_leases, subjects.batches],

@@ -13,8 +13,9 @@ rollfleet.<namespace>.<job>.leases.<worker>             state: the worker's inca
 rollfleet.<namespace>.<job>.learners.<rank>             state: the learner's session, by compare and set
 rollfleet.<namespace>.<job>.workers.<worker>            state: the worker's heartbeat
 rollfleet.<namespace>.<job>.learner                     state: the learner's heartbeat
-rollfleet.<namespace>.<job>.ranks.<rank>                no stream: the heartbeat of a rank to rank 0
 rollfleet.<namespace>.<job>.evaluations.<worker>        no stream: an evaluation worker's newest result
+rollfleet.<namespace>.<job>.calls.<worker>              no stream: the learner's call of a method on the worker
+rollfleet.<namespace>.<job>.answers.<worker>            no stream: the worker's answer to it
 ```
 
 Namespace and job are DNS labels: neither can contain a dot, a wildcard or an underscore, so that every name is
@@ -200,13 +201,22 @@ class Subjects:
         return f"{self.prefix}.evaluations.{worker}"
 
     @property
-    def ranks(self) -> str:
-        """Wildcard of the ranks' heartbeats to rank 0."""
-        return f"{self.prefix}.ranks.*"
+    def calls(self) -> str:
+        """Wildcard of the learner's calls of methods on workers."""
+        return self.call("*")
 
-    def rank(self, rank: int) -> str:
-        """Return the subject of a rank's heartbeat to rank 0."""
-        return f"{self.prefix}.ranks.{rank}"
+    def call(self, worker: int | str) -> str:
+        """Return the subject of the learner's calls of methods on a worker."""
+        return f"{self.prefix}.calls.{worker}"
+
+    @property
+    def answers(self) -> str:
+        """Wildcard of the workers' answers to calls."""
+        return self.answer("*")
+
+    def answer(self, worker: int | str) -> str:
+        """Return the subject of a worker's answers to calls."""
+        return f"{self.prefix}.answers.{worker}"
 
     @property
     def state_subjects(self) -> list[str]:

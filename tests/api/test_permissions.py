@@ -58,10 +58,11 @@ async def guest(server: Server, role: Role | None) -> AsyncIterator[Guest]:
         await client.close()
 
 
-def administration() -> list[str]:
-    """Requests to JetStream that only the operator may make."""
-    verbs = ("CREATE", "UPDATE", "DELETE", "PURGE", "MSG.DELETE")
-    return [f"$JS.API.STREAM.{verb}.{OURS.state_stream}" for verb in verbs]
+def administration(*allowed: str) -> list[str]:
+    """Requests to JetStream that only the operator may make: roles may ask whether the job exists."""
+    verbs = ("CREATE", "UPDATE", "DELETE", "PURGE", "INFO", "MSG.GET", "MSG.DELETE")
+    requests = [f"$JS.API.STREAM.{verb}.{OURS.state_stream}" for verb in verbs]
+    return [each for each in requests if each not in (OURS.state_info, *allowed)]
 
 
 OF_THE_WHOLE_SERVER = [
@@ -75,7 +76,7 @@ OF_THE_WHOLE_SERVER = [
 
 
 def test_a_job_needs_no_more_than_its_roles_may(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    job = server.provision(evaluation={"every": 1, "episodes": 1})
+    job = server.own(evaluation={"every": 1, "episodes": 1})
     workers = [server.start_worker(job, 0, evaluates=evaluates) for evaluates in (False, True)]
     with rollfleet.connect(job.key, actor_critic(), address=server.url(Role.LEARNER), timeout_s=10) as collector:
         list(islice(collector, 3))
@@ -89,27 +90,26 @@ def test_a_job_needs_no_more_than_its_roles_may(server: Server, caplog: pytest.L
 
 async def test_worker_may_not_publish_on_subjects_of_learner_or_operator(server: Server) -> None:
     server.provision()
-    forbidden = [OURS.control, OURS.manifest, OURS.weights_of(None).chunk(1, 0), OURS.learner, OURS.spec, OURS.taken(0)]
-    forbidden += [OURS.learner_lease("learner")]
-    forbidden += [OURS.rank(1), *administration(), *OF_THE_WHOLE_SERVER]
+    forbidden = [OURS.control, OURS.manifest, OURS.weights_of(None).chunk(1, 0), OURS.learner, OURS.spec]
+    forbidden += [OURS.taken(0), OURS.call(0)]
+    forbidden += [*administration(OURS.state_get), *OF_THE_WHOLE_SERVER]
     forbidden += [f"$JS.API.DIRECT.GET.{OURS.state_stream}.{each}" for each in (OURS.lease(0), OURS.worker(0))]
     forbidden += [f"{inbox_prefix(OURS, Role.LEARNER)}.x", f"$JS.API.CONSUMER.CREATE.{OURS.state_stream}.mine"]
     async with guest(server, Role.WORKER) as worker:
         assert await worker.refused_to_publish(forbidden) == set(forbidden)
 
 
-async def test_worker_hears_no_batches_and_nothing_of_other_workers(server: Server) -> None:
-    server.provision()
+async def test_worker_may_not_read_batches_or_what_other_workers_wrote(server: Server) -> None:
+    forbidden = [OURS.batches, OURS.chunk(1), OURS.offer(1), OURS.learner, OURS.lease(1), OURS.worker(1)]
+    forbidden += [OURS.evaluation(1), OURS.answer(1), OURS.learner_lease("0")]
     async with guest(server, Role.WORKER) as worker:
-        listening = [OURS.batches, OURS.chunk(1), OURS.offer(1), OURS.learner, OURS.learner_leases]
-        listening += [OURS.lease(1), OURS.worker(1), OURS.evaluation(1)]
-        assert await worker.refused_to_subscribe(listening) == set(listening)
+        assert await worker.refused_to_subscribe(forbidden) == set(forbidden)
 
 
 async def test_learner_may_not_pose_as_a_worker_or_an_operator(server: Server) -> None:
     server.provision()
-    forbidden = [OURS.chunk(0), OURS.offer(0), OURS.lease(0), OURS.worker(0), OURS.spec]
-    forbidden += [*administration(), *OF_THE_WHOLE_SERVER, f"{inbox_prefix(OURS, Role.WORKER)}.x"]
+    forbidden = [OURS.chunk(0), OURS.offer(0), OURS.lease(0), OURS.worker(0), OURS.answer(0), OURS.spec]
+    forbidden += [*administration(OURS.state_get), *OF_THE_WHOLE_SERVER, f"{inbox_prefix(OURS, Role.WORKER)}.x"]
     forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}.mine" for verb in ("CREATE", "DURABLE.CREATE")]
     forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}" for verb in ("CREATE", "NAMES", "LIST")]
     async with guest(server, Role.LEARNER) as learner:

@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import shutil
 import signal
 import socket
 import threading
@@ -15,16 +14,12 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from nats.errors import Error as NatsError
 from tests.api.job_data import job_data
 from tests.nats_servers import SUBJECTS, TENANT, TENANTS_JOB, NatsServers
 
-from rollfleet.errors import Timeout
 from rollfleet.nats.state import read_bytes
-from rollfleet.nats.streams import ask, own
+from rollfleet.nats.streams import own, provision
 from rollfleet_api.permissions import Role
-from rollfleet_api.ranks import ALONE
-from rollfleet_api.streams import batches_stream, state_stream
 from rollfleet_api.validation import parse_job
 
 RECOVERS_WITHIN_S = 120.0
@@ -35,7 +30,6 @@ SPEC: dict[str, Any] = {
     "weights": {"interval": 0, "maxLag": 1_000_000},
 }
 PIECE = 1 << 14  # bytes that the proxy forwards at once
-TENANTS_BYTES = 32 << 20  # of its job's state
 
 
 class Proxy:
@@ -151,7 +145,6 @@ class Fleet:
 
     Args:
         folder: The folder of all files.
-        servers: Number of NATS servers; more than one are a cluster.
         max_payload: The servers' `max_payload`.
         spec: The job's spec, in camelCase.
 
@@ -159,23 +152,24 @@ class Fleet:
         proxies: The proxies by role.
         workers: The worker processes by index.
         learner: The learner process.
+        killed: Ids of worker processes that were killed.
     """
 
-    def __init__(self, folder: Path, *, servers: int = 1, max_payload: int = 1 << 20, **spec: Any) -> None:
+    def __init__(self, folder: Path, *, max_payload: int = 1 << 20, **spec: Any) -> None:
         self._folder = folder
         self.job = parse_job(job_data({"name": SUBJECTS.job}, **spec))
-        self._nats = NatsServers(folder, servers, max_payload=max_payload)
+        self._nats = NatsServers(folder, max_payload=max_payload)
         self._nats.provision(self.job)
         self._link = self._nats.link()
         tenant = parse_job(job_data({"name": TENANTS_JOB.job}, **spec))
-        for stream in (state_stream(tenant, TENANTS_BYTES), batches_stream(tenant)):
-            self._link.call(ask(self._link, f"STREAM.CREATE.{stream['name']}", stream), timeout_s=10)
+        self._link.call(provision(self._link, tenant), timeout_s=10)
         self._link.call(own(self._link, self.job), timeout_s=10)
         self.proxies = {role: Proxy(self._nats.host_ports) for role in Role}
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["recorded", "traced_env", "rollfleet.policies.factory", "tensordict"])
         self.workers: dict[int, ForkServerProcess] = {}
         self.learner: ForkServerProcess | None = None
+        self.killed: set[int] = set()
         self._all: list[ForkServerProcess] = []
 
     # --- processes ---
@@ -205,31 +199,12 @@ class Fleet:
             process.join(30)
             assert process.exitcode == 143, self.words()
 
-    def end_nats(self, server: int = 0, number: signal.Signals = signal.SIGKILL) -> None:
-        self._nats.end(server, number)
+    def end_nats(self, number: signal.Signals = signal.SIGKILL) -> None:
+        self._nats.end(number=number)
 
-    def start_nats(self, server: int = 0, *, lose: bool = False, store: Path | None = None) -> None:
-        """Start a NATS server again; `lose`: without its storage; `store`: with this one instead."""
-        if store:
-            shutil.rmtree(self._nats.storage(server))
-            store.rename(self._nats.storage(server))
-        self._nats.start_again(server, empty=lose)
-
-    def copied_store(self) -> Path:
-        """Copy NATS's storage while it runs, as a power loss leaves it: what is written meanwhile may be torn."""
-        copy = self._folder / "copy"
-        with suppress(shutil.Error):  # of files that were removed meanwhile
-            shutil.copytree(self._nats.storage(), copy)
-        return copy
-
-    def nats_stores(self) -> bool:
-        """Return whether NATS confirms that it has stored a message: the job, once more."""
-        spec = json.dumps(self.job.dump()).encode()
-        try:
-            self._link.call(self._link.js.publish(self._link.subjects.spec, spec), timeout_s=2)
-        except (NatsError, Timeout):
-            return False
-        return True
+    def start_nats(self) -> None:
+        """Start NATS again: all that it had is gone."""
+        self._nats.start_again(empty=True)
 
     def close(self) -> None:
         for process in self._all:
@@ -263,10 +238,7 @@ class Fleet:
     async def _stored(self) -> list[str]:
         subjects = self._link.subjects
         asked = [subjects.control, subjects.manifest, subjects.learner, *map(subjects.worker, self.workers)]
-        lines = [f"{subject}: {(await read_bytes(self._link, subject) or b'')[:300]!r}" for subject in asked]
-        held = await self._link.js.stream_info(subjects.batches_stream, subjects_filter=">")
-        reader = await self._link.js.consumer_info(subjects.batches_stream, ALONE.consumer)
-        return [*lines, f"held: {held.state}", f"read: {reader}"]
+        return [f"{subject}: {(await read_bytes(self._link, subject) or b'')[:300]!r}" for subject in asked]
 
     def wait_for_every_worker(self, count: int, since_s: float, timeout_s: float = RECOVERS_WITHIN_S) -> None:
         """Wait until the learner has been handed `count` batches since then, and some of every worker."""
@@ -275,8 +247,8 @@ class Fleet:
             since = [each for each in self.events("handed over") if each["s"] > since_s]
             seen = {fragment["identity"].split(".")[0] for each in since for fragment in each["fragments"]}
             alive = {process.pid for process in self.workers.values()}  # batches may be of an earlier incarnation
-            stored = {each["pid"] for each in self.events("stored")}
-            return len(since) >= count and len(seen) == self.job.spec.workers and alive <= stored
+            collected = {each["pid"] for each in self.events("collected")}
+            return len(since) >= count and len(seen) == self.job.spec.workers and alive <= collected
 
         self.wait_for(handed_over, "batches of every worker", timeout_s)
 

@@ -1,4 +1,4 @@
-"""Checks the events of a fleet: each batch arrives once, and none is lost."""
+"""Checks the events of a fleet: each batch arrives once, and is lost only with its worker."""
 
 from collections import defaultdict
 from itertools import pairwise
@@ -9,11 +9,19 @@ from tests.faults.fleet import Fleet
 GROWS_AT_MOST = 400 << 20  # growth of a learner's memory in a schedule, in bytes
 
 
-def missing(fleet: Fleet, lost_at: list[float]) -> set[str]:
-    """Return the batches that NATS confirmed after its last loss of storage, and that no learner received."""
+def missing(fleet: Fleet) -> set[str]:
+    """Return the batches that no learner was handed, less the last ones of killed workers, which are lost with them."""
     handed = {fragment["identity"] for each in fleet.events("handed over") for fragment in each["fragments"]}
-    last_loss = max(lost_at, default=0.0)
-    return {each["identity"] for each in fleet.events("stored") if each["s"] > last_loss} - handed
+    by_worker = defaultdict(list)
+    for each in fleet.events("collected"):
+        by_worker[each["pid"]].append(each["identity"])
+    kept = fleet.job.spec.delivery.max_batches_ahead + 1
+    return {
+        identity
+        for pid, identities in by_worker.items()
+        for identity in (identities[:-kept] if pid in fleet.killed else identities)
+        if identity not in handed
+    }
 
 
 def check(fleet: Fleet) -> None:
@@ -21,13 +29,13 @@ def check(fleet: Fleet) -> None:
     handed = fleet.events("handed over")
     fragments = [(each, fragment) for each in handed for fragment in each["fragments"]]
     assert not [fault for _, fragment in fragments for fault in fragment["faults"]]
-    _check_nothing_twice(fragments, fleet.events("acknowledged"))
+    _check_nothing_twice(fragments)
     _check_ids(fragment for _, fragment in fragments)
     _check_versions(handed)
     rounds = [each["round"] for each in handed]
     assert rounds == sorted(rounds), "rounds decrease"
     by_worker = defaultdict(list)
-    for each in fleet.events("stored"):
+    for each in fleet.events("collected"):
         by_worker[each["pid"]].append(each["version"])
     assert all(acted == sorted(acted) for acted in by_worker.values()), "a worker's versions decrease"
     for each, fragment in fragments:
@@ -53,18 +61,12 @@ def _check_versions(handed: list[Any]) -> None:
         acted[each["pid"]] = max(acted[each["pid"]], *(fragment["version"] for fragment in each["fragments"]))
 
 
-def _check_nothing_twice(fragments: list[tuple[Any, Any]], acknowledged: list[Any]) -> None:
-    """Check that no learner gets a batch twice, and that no confirmed batch comes again."""
-    confirmed = {each["identity"]: each["s"] for each in acknowledged}
-    had: dict[str, Any] = {}
+def _check_nothing_twice(fragments: list[tuple[Any, Any]]) -> None:
+    """Check that no learner gets a batch, or a frame, twice."""
+    had: dict[str, int] = {}
     for each, fragment in fragments:
-        identity = fragment["identity"]
-        if identity in had:
-            assert had[identity]["pid"] != each["pid"], f"{identity} came twice"
-            assert identity not in confirmed or confirmed[identity] > each["s"], (
-                f"{identity} came after it was acknowledged"
-            )
-        had[identity] = each
+        assert had.get(fragment["identity"]) != each["pid"], f"{fragment['identity']} came twice"
+        had[fragment["identity"]] = each["pid"]
     spans: dict[tuple[int, ...], dict[str, Any]] = defaultdict(dict)
     for _, fragment in fragments:
         for row in fragment["rows"]:

@@ -14,7 +14,6 @@ JOB = {
     "mode": "Async",
     "policy": {"random": {}},
     "collect": {"framesPerBatch": 64},
-    "delivery": {"maxBytes": "64Mi"},
 }
 
 

@@ -50,14 +50,15 @@ with instrumented():
     from rollfleet.wire.weight_chunks import cut as cut_weights
     from rollfleet_api.job import CollectorJob
     from rollfleet_api.messages import (
+        Answer,
         BatchMeta,
+        Call,
         Control,
         LearnerPhase,
         LearnerStatus,
         Lease,
         Manifest,
         MessageInvalid,
-        RankStatus,
         WorkerStatus,
         pack,
         unpack,
@@ -70,8 +71,9 @@ MESSAGES: dict[bytes, type[Any]] = {
     b"6": WorkerStatus,
     b"7": Lease,
     b"8": LearnerStatus,
-    b"9": RankStatus,
     b"a": BatchMeta,
+    b"b": Call,
+    b"c": Answer,
 }
 
 
@@ -133,8 +135,9 @@ def write_seeds(folder: Path) -> None:
         "heartbeat": b"6" + pack(WorkerStatus(worker=0, incarnation=1)),
         "lease": b"7" + pack(Lease(incarnation=1, host="a", pid=1)),
         "learner": b"8" + pack(learner),
-        "rank": b"9" + pack(RankStatus(rank=1, ranks=2, process="a")),
         "meta": b"a" + pack(BatchMeta(session=1, round=0, version=1, frames=2)),
+        "call": b"b" + pack(Call(number=1, method="env.level", arguments="[[],{}]")),
+        "answer": b"c" + pack(Answer(number=1)),
         "spec": b"j" + job.model_dump_json(by_alias=True).encode(),
     }
     for name, seed in seeds.items():

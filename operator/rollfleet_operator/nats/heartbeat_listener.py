@@ -185,7 +185,7 @@ class HeartbeatListener:
                 return False
             assert status is not None
             error = status.error and last_line(status.error)[:ERROR_CHARS]
-            self._beats[worker] = replace(status, answer=None, error=error)
+            self._beats[worker] = replace(status, error=error)
             return True
         if known and parent == subjects.leases[:-2]:
             limit = LEASE_BYTES

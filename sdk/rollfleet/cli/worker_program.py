@@ -3,8 +3,8 @@
 `rollfleet_api.exit_codes` lists its exit codes. Code 0 means that the learner has completed the job, and nothing else.
 
 SIGTERM drains the worker: it sends its collected frames as a shorter batch and leaves. A second SIGTERM ends it at
-once. So does a step, or a full queue, that blocks the worker for more than 10 s after the first. Python warnings are
-hidden unless -W or PYTHONWARNINGS asks for them.
+once. So does a step, or a learner that is away, that blocks the worker for more than 10 s after the first. Python
+warnings are hidden unless -W or PYTHONWARNINGS asks for them.
 """
 
 import logging

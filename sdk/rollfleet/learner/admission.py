@@ -12,58 +12,60 @@ from rollfleet_api.versions import count_of
 
 
 class Round:
-    """An open round of mode Sync on rank 0: which workers it waits for, and which fragments make its batch.
+    """An open round of mode Sync: which workers it waits for, and which fragments make its batch.
 
     A round waits for the workers that were members when it opened, less those that leave while it is open, or that had
     not begun when it was closed.
 
     Example:
-        >>> round_ = Round(session=1, number=1, members=frozenset({0, 1}), enough=1)
+        >>> round_ = Round(of=(1, 1), members=frozenset({0, 1}), enough=1)
         >>> sorted(round_.missing), round_.has_enough
         ([0, 1], False)
 
     Args:
-        session: The learner's session.
-        number: The number of the round.
+        of: The session of the learner that opened it, and its number.
         members: The workers whose fragments come to this rank.
         enough: The number of fragments that may close the round.
 
     Attributes:
         fragments: What has come, by worker.
+        missing: The workers that the round still waits for.
     """
 
-    def __init__(self, *, session: int, number: int, members: frozenset[int], enough: int) -> None:
-        self._session, self._number = session, number
-        self._members = self._counted = members
+    def __init__(self, *, of: tuple[int, int], members: frozenset[int], enough: int) -> None:
+        self._of = of
         self._enough = enough
         self.fragments: dict[int, Arrival] = {}
+        self.reopen(members)
 
     def asks_for(self, arrival: Arrival) -> bool:
         """Whether a worker collected this arrival for this round."""
-        return (arrival.meta.session, arrival.meta.round) == (self._session, self._number)
-
-    @property
-    def missing(self) -> frozenset[int]:
-        """The workers that the round still waits for."""
-        return self._members - self.fragments.keys()
+        return (arrival.meta.session, arrival.meta.round) == self._of
 
     @property
     def has_enough(self) -> bool:
         """Whether this rank has the fragments that may close the round."""
-        enough = len(self.fragments.keys() & self._counted) >= self._enough
-        return enough or (not self.missing and len(self.fragments) > 0)
+        return self._came >= self._enough or (not self.missing and len(self.fragments) > 0)
 
     def add(self, arrival: Arrival) -> None:
         """Add a worker's fragment."""
         self.fragments[arrival.worker] = arrival
+        self.missing.discard(arrival.worker)
+        self._came += arrival.worker in self._counted
 
     def release(self, workers: Set[int]) -> None:
         """Stop waiting for these workers."""
-        self._members -= workers
+        self.missing -= workers
 
     def reopen(self, members: frozenset[int]) -> None:
         """Wait for these workers instead: all the others left before they had sent."""
-        self._members = self._counted = members
+        self._counted, self.missing, self._came = members, set(members), 0
+
+    def move_to(self, of: tuple[int, int], members: frozenset[int]) -> list[Arrival]:
+        """Ask for fragments of a later round instead. Returns those that came for this one."""
+        dropped, self._of, self.fragments = [*self.fragments.values()], of, {}
+        self.reopen(members)
+        return dropped
 
     @property
     def workers(self) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ class Broadcaster:
 
     def __init__(self, transport: Transport, policy: Any, *, scheme: WeightScheme, acts: bool = False) -> None:
         self._transport, self._policy, self._scheme, self._acts = transport, policy, scheme, acts
-        self._leader, resumed = transport.leader, transport.resumed
+        self._leads, resumed = transport.rank.leads, transport.resumed
         self._layout: Layout | None = None
         self._last: Tensor | None = None  # the bytes sent last; of a policy of several models
         self._targets: dict[int | None, int] = {None: resumed.target}  # by worker; None: of all others
@@ -66,7 +66,7 @@ class Broadcaster:
 
     def follow(self) -> int:
         """On ranks other than 0, take over the versions that rank 0 has sent. Returns the newest one's count."""
-        if self._leader is not None and (control := self._leader.control) is not None:
+        if (control := self._transport.leader_control) is not None:
             self._targets = {None: control.version, **dict(control.some)}
             self.version = count_of(max(self._targets.values()))
         return self.version
@@ -80,7 +80,7 @@ class Broadcaster:
 
         That is before all workers have a version, and after `continue_from`.
         """
-        return self.has_policy and self._leader is None and (self._due or 0 < interval <= self._batches)
+        return self.has_policy and self._leads and (self._due or 0 < interval <= self._batches)
 
     def count_batch(self) -> None:
         """Count a batch that was yielded."""
@@ -94,7 +94,7 @@ class Broadcaster:
 
     def continue_from(self, version: int) -> None:
         """Continue after this version, if it is newer than the present one. The policy is due."""
-        if self._leader is not None:
+        if not self._leads:
             return
         if version < self.version:
             log.warning(
@@ -127,7 +127,7 @@ class Broadcaster:
             WeightMismatch: Names, shapes or dtypes differ from earlier versions.
             NoWeights: There are no weights to send.
         """
-        if self._leader is not None:
+        if not self._leads:
             return self.follow()
         if models is not None:
             models = self._travelling(models)

@@ -2,18 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from rollfleet.errors import JobInvalid
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.run_state import RunState
 from rollfleet.transports.learner_side import Transport
 from rollfleet_api.job import CollectorJob, Mode
-from rollfleet_api.messages import Call, Control, LearnerPhase
+from rollfleet_api.messages import Control, LearnerPhase
 
 
 class Director:
-    """Sends control to the workers. On ranks other than 0 it sends nothing.
+    """Sends control to the workers. On ranks other than 0 it sends none.
 
     Args:
         transport: The learner's side of a transport.
@@ -37,7 +35,6 @@ class Director:
         self._transport, self._job, self._weights, self._frames = transport, job, weights, frames
         self._sync = job.spec.mode is Mode.SYNC
         self._control: Control | None = None  # the last one sent
-        self._call: Call | None = None
         self.run_state = RunState(round=transport.resumed.round)
         self.phase = LearnerPhase.RUN
         self.steps, self.has_opened = 0, False
@@ -49,13 +46,9 @@ class Director:
 
     def direct(self) -> None:
         """Send the workers the present control message, if it differs from the last one; on rank 0."""
-        if not self._transport.rank.leads:
-            return
         with self._weights.lock:
-            control = self._present()
-            if control != self._control:
-                self._transport.control(control)
-                self._control = control
+            if (control := self._present()) != self._control:
+                self._send(control)
 
     def _present(self) -> Control:
         run_state = self.run_state
@@ -75,7 +68,6 @@ class Director:
             origin=run_state.origin,
             steps=self.steps,
             own_weights=not self._weights.has_policy and not self.job.spec.weights.interval,
-            call=self._call,
         )
 
     def direct_async(self) -> None:
@@ -84,30 +76,15 @@ class Director:
             self.direct()
 
     def enter(self, phase: LearnerPhase) -> None:
-        """Put the workers into this phase; on other ranks than 0, this process only."""
-        self.phase = phase
-        if not self._transport.rank.leads:
-            return
-        if self._control is None:
-            self.direct()
-        else:  # change nothing else: in mode Sync no round opens, and no newer version is required
-            self._send(phase=phase)
+        """Put the workers into this phase; on other ranks than 0, this process only.
 
-    def call(self, call: Call | None) -> None:
-        """Ask workers to answer a call; None: its answers are read. Change nothing else, as in `enter`.
-
-        Raises:
-            JobInvalid: Rank 0 directs the workers, and this is another one.
+        Nothing else changes: in mode Sync no round opens, and no newer version is required.
         """
-        if not self._transport.rank.leads:
-            raise JobInvalid("only rank 0 of a learner can call methods on workers; call it there")
-        if self._control is None:
-            self.direct()
-        self._call = call
-        self._send(call=call)
-
-    def _send(self, **changes: Any) -> None:
+        self.phase = phase
         with self._weights.lock:
-            assert self._control is not None, "`direct` sends the first message"
-            self._control = replace(self._control, **changes)
-            self._transport.control(self._control)
+            self._send(replace(self._control or self._present(), phase=phase))
+
+    def _send(self, control: Control) -> None:
+        self._control = control
+        if self._transport.rank.leads:
+            self._transport.control(control)

@@ -11,9 +11,10 @@ from rollfleet.learner.directing import Director
 from rollfleet.learner.tally import Tally
 from rollfleet.stats import Stats
 from rollfleet.system.interrupts import interruptible, uninterrupted
-from rollfleet.transports.learner_side import Arrival, PeerTotals, Transport
+from rollfleet.transports.learner_side import Arrival, Transport
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState
+from rollfleet_api.ranks import ALONE
 from rollfleet_api.versions import count_of
 
 CHECK_WORKERS_S = 1.0  # between two checks of the workers' states
@@ -23,10 +24,10 @@ IDLE = (WorkerState.STARTING, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSE
 
 
 class Gatherer:
-    """Gathers batches of a job's workers. In a learner of several ranks, this is rank 0.
+    """Gathers batches of a job's workers. In a learner of several ranks, each gathers those of its own workers.
 
-    Rank 0 gathers the fragments of its own workers, and directs all workers. It opens a round once every present rank
-    has received the last. Only a learner of one process closes a round before all workers have sent.
+    Rank 0 directs all workers. Each other rank gathers the rounds that rank 0 opens, which its workers' batches name.
+    Only a learner of one process closes a round before all workers have sent.
 
     After an exception, `drop` drops the open round, or the batch that was gathered and not yielded, and counts it. The
     next one has new episodes.
@@ -52,23 +53,31 @@ class Gatherer:
         self._manual = manual
         self._unacknowledged: list[Arrival] = []  # handed over
         self._sync = job.spec.mode is Mode.SYNC
-        self._session, self._rank, self._peers = transport.resumed.session, transport.rank, transport.peers
+        self._session, self._rank = transport.resumed.session, transport.rank
         self.director = Director(transport, job, weights, self._all_frames)
         self._checked_s, self._waited_s = time.monotonic(), 0.0
         self._waiting_since_s: float | None = None  # since when the learner waits for data; None: it does not
         self._round: Round | None = None  # the open one
+        self._last, self._over_before = (0, 0), 0  # on other ranks: the last round, and a session that is over
+        if control := transport.leader_control:
+            complete = control.phase is LearnerPhase.COMPLETE
+            self._last = (control.session, control.round if complete else control.round - 1)
+            self._over_before = control.session if complete else 0
         self._corrupt: Counter[int] = Counter()  # what could not be read before it, by worker
         self._handed_over = False  # whether `under_way` was
         self.under_way: list[Arrival] = []
         self.interrupted = 0
         self.workers: tuple[int, ...] = ()
         self.admission = Admission(max_lag=job.spec.weights_max_lag)
+        self._everyone = self._own = frozenset[int]()  # the members, and those whose fragments come to this rank
         self._bound_lag()
+        if self._rank.leads:
+            transport.report(self._status)
 
     def gather(self) -> list[Arrival]:
         """Wait for the arrivals that make the next batch; return them in the order of their workers.
 
-        Returns an empty list when the job is over meanwhile: other ranks have the last frames.
+        Returns an empty list when the job is over meanwhile.
 
         Raises:
             JobInvalid: No batch can come: the learner has not acknowledged as many as workers may be ahead.
@@ -81,14 +90,9 @@ class Gatherer:
             self._waited_s, self._waiting_since_s = self._waited(), None
         return self.under_way
 
-    def end_round(self) -> None:
-        """In mode Sync, wait until every rank has received the last round of this session."""
-        if self._sync and self.director.has_opened and self._round is None:
-            self._wait_for_peers()
-
     def is_over(self) -> bool:
-        """Whether no batch is to come: the learner, with all its ranks, has `totalFrames`, or has completed the job."""
-        return self.director.phase is LearnerPhase.COMPLETE or self._has_total_frames()
+        """Whether no batch is to come: rank 0 counts `totalFrames`, or the job is complete."""
+        return self.director.phase is LearnerPhase.COMPLETE or (self._rank.leads and self._has_total_frames())
 
     def hand_over(self, *, stored: bool) -> None:
         """Count what was gathered as the learner's, and acknowledge it unless the learner does so itself.
@@ -105,7 +109,6 @@ class Gatherer:
         if not self._manual:
             self.acknowledge()
         self.director.direct_async()
-        self._report()
 
     def drop(self) -> None:
         """Drop and count what an exception has interrupted. Environments begin new episodes."""
@@ -130,20 +133,18 @@ class Gatherer:
 
     def complete(self) -> None:
         """Complete the job: workers leave."""
-        self._report()
         self.director.enter(LearnerPhase.COMPLETE)
 
     def check_workers(self) -> None:
-        """Check the workers' states, report the learner's, and follow the number of members.
+        """Check the workers' states, and follow the number of members.
 
         Raises:
             WorkerFailed: A worker gave up with an error that a restart would repeat.
             NoWeights: Workers wait for weights, and nothing would ever send them.
         """
         self._checked_s = time.monotonic()
-        self._weights.follow()
+        self._follow_leader()
         self._bound_lag()
-        self._report()
         for worker, status in self._transport.workers().items():
             self.admission.hear(status)
             if status.state is WorkerState.FAILED and status.fatal:
@@ -200,11 +201,6 @@ class Gatherer:
 
     def _gather_round(self) -> list[Arrival]:
         director, run_state = self.director, self.director.run_state
-        self._waited_s, self._waiting_since_s = self._waited(), None  # do not count this as a wait for data
-        self._wait_for_peers()
-        self._waiting_since_s = time.monotonic()
-        if self.is_over():
-            return []
         self._round = round_ = self._open_round()
         director.direct()
         while round_.missing or not round_.fragments:  # without members, others may join
@@ -213,7 +209,7 @@ class Gatherer:
                 director.direct()
             if (arrival := self._next()) is not None:
                 round_.add(arrival)
-            elif director.phase is LearnerPhase.COMPLETE:  # in another thread: workers leave
+            elif director.phase is LearnerPhase.COMPLETE:  # by rank 0, or in another thread: workers leave
                 return []
             elif round_.fragments:
                 missing = round_.missing
@@ -231,26 +227,40 @@ class Gatherer:
 
     def _open_round(self) -> Round:
         director, spec = self.director, self.director.job.spec
-        director.run_state.round, director.has_opened = director.run_state.round + 1, True
+        session, last = (self._session, director.run_state.round) if self._rank.leads else self._last
+        self._last, director.run_state.round, director.has_opened = (session, last + 1), last + 1, True
         self._corrupt = Counter(self._transport.corrupt())
         everyone, members = len(self._transport.members()), self._members()
         # A round has `framesPerBatch` frames, divided among its members. Without members, expect as many as last time.
         director.steps = spec.steps_among(everyone) if everyone else director.steps
-        threshold = 1.0 if self._peers else spec.stragglers.threshold
+        threshold = spec.stragglers.threshold if self._rank == ALONE else 1.0
         enough = max(1, int(len(members) * threshold))
-        return Round(session=self._session, number=director.run_state.round, members=members, enough=enough)
+        return Round(of=self._last, members=members, enough=enough)
 
-    def _wait_for_peers(self) -> None:
-        """Wait until every rank is present, and has received the last round of this session."""
-        last = self.director.run_state.round if self.director.has_opened else None
-        while self._peers and not self._peers.wait_for_round(self._session, last, timeout_s=CHECK_WORKERS_S):
-            self.check_workers()
-            with interruptible():
-                pass
+    def _follow_leader(self) -> None:
+        """On a rank other than 0, follow rank 0's newest control."""
+        control = self._transport.leader_control
+        if control is None or control.session == self._over_before:
+            return
+        self._weights.follow()
+        self._follow_round((control.session, control.round))
+        if control.phase is LearnerPhase.COMPLETE:
+            self.director.phase = LearnerPhase.COMPLETE
+
+    def _follow_round(self, named: tuple[int, int]) -> None:
+        """On a rank other than 0, gather the named session and round if it is later than the open one."""
+        if self._round is None or self._rank.leads or named <= self._last:
+            return
+        self._last, self.director.run_state.round = named, named[1]
+        for arrival in self._round.move_to(named, self._members()):
+            self.admission.stale += 1
+            self._transport.take(arrival)
 
     def _members(self) -> frozenset[int]:
         """Return the workers whose fragments come to this rank."""
-        return frozenset(worker for worker in self._transport.members() if self._rank.has(worker))
+        if (everyone := self._transport.members()) is not self._everyone:
+            self._everyone, self._own = everyone, frozenset(filter(self._rank.has, everyone))
+        return self._own
 
     def _unreadable(self, came: Collection[int] = ()) -> frozenset[int]:
         """Return the workers whose batch for this round could not be read. If they are all, that is an error."""
@@ -266,20 +276,21 @@ class Gatherer:
         statuses = self._transport.workers()
         return frozenset(each for each in workers if each not in statuses or statuses[each].state in IDLE)
 
-    def _peer_totals(self) -> PeerTotals:
-        return self._peers.totals() if self._peers else PeerTotals()
-
     def _all_frames(self) -> int:
-        return self._tally.frames + self._peer_totals().frames
+        """Return the frames of all ranks: this rank has the share of its workers."""
+        workers, rank = self.director.job.spec.workers, self._rank
+        return self._tally.frames * workers // max(1, len(range(rank.rank, workers, rank.ranks)))
 
     def _has_total_frames(self) -> bool:
         return 0 < self.director.job.spec.collect.total_frames <= self._all_frames()
 
     def _check_unacknowledged(self) -> None:
         ahead = self.director.job.spec.delivery.max_batches_ahead
+        members = self._members()
+        if len(self._unacknowledged) < ahead * (1 if self._sync else len(members)):
+            return  # a look at each of them would take longer with more workers
         by_worker = Counter(each.worker for each in self._unacknowledged)
         full = {worker for worker, batches in by_worker.items() if batches >= ahead}
-        members = self._members()
         if members and (members & full if self._sync else members <= full):
             raise JobInvalid(
                 f"no batch can come: {len(self._unacknowledged)} are not acknowledged, and a worker may be {ahead} "
@@ -289,7 +300,7 @@ class Gatherer:
     def _gather_one(self) -> list[Arrival]:
         self.director.direct()
         while (arrival := self._next()) is None:
-            if self.is_over():  # other ranks have the rest
+            if self.is_over():
                 return []
         return [arrival]
 
@@ -299,7 +310,7 @@ class Gatherer:
         while True:
             if time.monotonic() - self._checked_s >= CHECK_WORKERS_S:
                 self.check_workers()
-            self._weights.follow()
+            self._follow_leader()
             with interruptible():
                 pass  # Ctrl-C is raised here, where no arrival can be lost
             wait_s = min(left_s, CTRL_C_S)
@@ -307,18 +318,18 @@ class Gatherer:
                 if (left_s := left_s - wait_s) <= 0 or self.director.phase is LearnerPhase.COMPLETE:
                     return None
                 continue
+            self._follow_round((arrival.meta.session, arrival.meta.round))  # control may come later
             target, replaced = self._weights.target(arrival.worker), self._weights.has_replaced(arrival.meta.version)
             if self.admission.admit(arrival, version=target, replaced=replaced, to=self._round):
                 return arrival
             self._transport.take(arrival)
-            self._report()
             left_s = CHECK_WORKERS_S
 
     def _bound_lag(self) -> None:
         self.admission.max_lag = self.director.job.spec.max_lag_among(max(1, len(self._transport.members())))
 
     def _dropped(self) -> int:
-        """Return the number of batches that were collected, and not handed over by this rank."""
+        """Return the number of batches that were collected, and not handed over."""
         corrupt = sum(self._transport.corrupt().values())
         return self.admission.dropped + self.admission.missed + self.interrupted + corrupt
 
@@ -326,21 +337,19 @@ class Gatherer:
         since_s = self._waiting_since_s
         return self._waited_s + (0.0 if since_s is None else time.monotonic() - since_s)
 
-    def _report(self) -> None:
-        tally, peers = self._tally, self._peer_totals()
-        members, statuses = self._transport.members(), self._transport.workers()
-        applied = [status.version for worker, status in statuses.items() if worker in members]
-        self._transport.report(
-            LearnerStatus(
-                session=self._session,
-                version=self._weights.version,
-                applied_version=min(applied, default=0),
-                frames=tally.frames + peers.frames,
-                batches=tally.batches + peers.batches,
-                dropped=self._dropped() + peers.dropped,
-                mean_return=tally.mean_return,
-                lag=tally.lag,
-                episodes=tally.episodes,
-                waited_s=self._waited(),
-            )
+    def _status(self) -> LearnerStatus:
+        """Return the content of the learner's heartbeat. On any thread."""
+        tally, statuses = self._tally, self._transport.workers()
+        applied = [statuses[worker].version for worker in self._transport.members() & statuses.keys()]
+        return LearnerStatus(
+            session=self._session,
+            version=self._weights.version,
+            applied_version=min(applied, default=0),
+            frames=self._all_frames(),
+            batches=tally.batches,
+            dropped=self._dropped(),
+            mean_return=tally.mean_return,
+            lag=tally.lag,
+            episodes=tally.episodes,
+            waited_s=self._waited(),
         )

@@ -11,13 +11,15 @@ from torch.utils.data import IterableDataset
 from rollfleet.arguments import seconds, true_or_false, whole_number
 from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.learner.background_fill import BackgroundFill, SampleRatio
-from rollfleet.learner.following import gatherer_over
+from rollfleet.learner.broadcast import Broadcaster
+from rollfleet.learner.gathering import Gatherer
 from rollfleet.learner.next_batch import NextBatch
-from rollfleet.learner.options import LearnerOptions
+from rollfleet.learner.options import MANUAL, LearnerOptions
 from rollfleet.learner.public_calls import PublicCalls
 from rollfleet.learner.run_state import checked
 from rollfleet.learner.tally import Tally
 from rollfleet.learner.workers import Membership
+from rollfleet.schemes import scheme_of
 from rollfleet.stats import Stats
 from rollfleet.transports.learner_side import Transport
 from rollfleet.weights.models import named_states, one_source
@@ -46,7 +48,10 @@ class BatchIterator(IterableDataset[Any]):
         self._close = weakref.finalize(self, transport.close)  # also if the iterator is dropped, or the program exits
         resumed = transport.resumed
         self._tally = Tally(frames=resumed.frames, batches=resumed.batches)
-        self._weights, self._gatherer = gatherer_over(transport, job, policy, self._tally, options, acts=acts)
+        scheme = options.weight_scheme or scheme_of(job.spec.weights)
+        self._weights = Broadcaster(transport, policy, scheme=scheme, acts=acts)
+        manual = options.acknowledge == MANUAL
+        self._gatherer = Gatherer(transport, job, self._weights, self._tally, manual=manual)
         self._director, self._membership = self._gatherer.director, Membership(transport)
         self._calls = PublicCalls(job.key)
         self._buffer = options.replay_buffer
@@ -69,7 +74,7 @@ class BatchIterator(IterableDataset[Any]):
         """Return the next batch, TensorDict. Broadcast the policy first if `weights_interval` is due.
 
         Raises:
-            StopIteration: All ranks together have `total_frames`; the job is complete.
+            StopIteration: The learner has `total_frames`, with all its ranks; the job is complete.
             NoWeights: The workers wait for weights, and nothing would ever send them.
             WorkerFailed: A worker gave up with an error that a restart would repeat.
             JobEnded: The collector was shut down.

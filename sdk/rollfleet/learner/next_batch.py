@@ -58,10 +58,6 @@ class NextBatch:
 
     def _gather(self) -> Sequence[Arrival]:
         if self._weights.is_due(self._gatherer.director.job.spec.weights.interval):
-            # A worker of another rank that has not begun the last round would begin it with these weights.
-            self._gatherer.end_round()
-            if self._gatherer.is_over():
-                return []
             self._weights.send()
             self._gatherer.director.direct_async()
         return self._gatherer.gather()

@@ -5,6 +5,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from inspect import Parameter, signature
 from typing import Any, Final
 
@@ -104,7 +105,7 @@ def start_on_cluster(
         transport = NatsTransport(link, known, device=device, no_cuda_sync=no_cuda_sync, elastic=submission)
         undone.callback(transport.close)
         # The operator sees a learner while pods start.
-        transport.report(LearnerStatus(session=transport.resumed.session))
+        transport.report(partial(LearnerStatus, session=transport.resumed.session))
         submission.wait()
         link.after_close(submission.end)
         undone.pop_all()

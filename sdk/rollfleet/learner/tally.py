@@ -17,7 +17,6 @@ class Tally:
 
     Attributes:
         frames: Frames, without padding, with those of earlier learners.
-        restored: Frames of an earlier run that continues here.
         batches: Batches.
         nbytes: Their bytes on the wire.
         lag: Versions between the newest one and that of the last batch.
@@ -27,7 +26,6 @@ class Tally:
     """
 
     frames: int = 0
-    restored: int = 0
     batches: int = 0
     nbytes: int = 0
     lag: int = 0
@@ -69,7 +67,6 @@ class Tally:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self.batches, self.frames = state["batches"], state["frames"]
-        self.restored = self.frames
         for numbers, restored in ((self.episode_returns, "episode_returns"), (self.episode_lengths, "episode_lengths")):
             numbers.clear()
             numbers.extend(state[restored])

@@ -1,12 +1,10 @@
-"""The workers of a learner: named, added, removed and called during a run.
-
-A call goes out with control, and the answers come with the workers' heartbeats.
-"""
+"""The workers of a learner: named, added, removed and called during a run."""
 
 import re
 import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import wait
 from typing import Any, Final
 
 from rollfleet.arguments import plain, shown, whole_number
@@ -16,9 +14,8 @@ from rollfleet.system.interrupts import interruptible
 from rollfleet.transports.learner_side import Elastic, Transport
 from rollfleet.wire.plain_values import from_json, to_json
 from rollfleet_api.job import MAX_WORKERS
-from rollfleet_api.messages import Answer, Call
+from rollfleet_api.messages import MAX_CALL_BYTES, Call
 
-MAX_ARGUMENT_BYTES: Final = 1 << 14  # control is small
 _LOOK_S: Final = 0.005
 
 
@@ -97,31 +94,27 @@ def call_workers(
     if not isinstance(method, str) or not re.fullmatch(r"(env|policy)\.[A-Za-z_]\w*", method):
         raise JobInvalid(f"method: expected 'env.<name>' or 'policy.<name>', got {shown(method)}")
     try:
-        text = to_json(arguments, max_bytes=MAX_ARGUMENT_BYTES)
+        text = to_json(arguments, max_bytes=MAX_CALL_BYTES)
     except (TypeError, ValueError, MessageTooLarge) as error:
         raise JobInvalid(f"the arguments of {method!r} cannot be sent: {error}") from None
-    asked = tuple(sorted(transport.members())) if workers is None else workers
-    call = Call(number=secrets.randbits(62), workers=asked, method=method, arguments=text)
+    asked = sorted(transport.members()) if workers is None else workers
+    calls = {
+        worker: transport.call(worker, Call(number=secrets.randbits(62), method=method, arguments=text))
+        for worker in asked
+    }
+    until = time.monotonic() + timeout_s
     try:
-        gatherer.director.call(call)
-        answers = _answers(gatherer, transport, call, timeout_s)
+        while missing := [worker for worker, answered in calls.items() if not answered.done()]:
+            if time.monotonic() >= until:
+                raise Timeout(f"workers {missing} have not answered {method!r} within {timeout_s:g} s")
+            gatherer.check_workers()
+            with interruptible():
+                wait(calls.values(), _LOOK_S)
     finally:
-        gatherer.director.call(None)
+        for answered in calls.values():
+            answered.cancel()
+    answers = {worker: answered.result() for worker, answered in calls.items()}
     for worker, answer in answers.items():
         if answer.error is not None:
             raise CallFailed(worker, method, answer.error)
     return {worker: from_json(answer.result) for worker, answer in answers.items()}
-
-
-def _answers(gatherer: Gatherer, transport: Transport, call: Call, timeout_s: float) -> dict[int, Answer]:
-    until = time.monotonic() + timeout_s
-    while True:
-        found = {worker: status.answer for worker, status in transport.workers().items()}
-        answers = {worker: answer for worker, answer in found.items() if answer and answer.number == call.number}
-        if not (missing := sorted({*call.workers} - answers.keys())):
-            return {worker: answers[worker] for worker in call.workers}
-        if time.monotonic() >= until:
-            raise Timeout(f"workers {missing} have not answered {call.method!r} within {timeout_s:g} s")
-        gatherer.check_workers()
-        with interruptible():
-            time.sleep(_LOOK_S)

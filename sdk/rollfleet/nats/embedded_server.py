@@ -1,4 +1,4 @@
-"""A nats-server for a job on this machine: on a free loopback port, with its storage in a given folder."""
+"""A nats-server for a job on this machine: on a free loopback port, with its files in a given folder."""
 
 import asyncio
 import json
@@ -18,9 +18,6 @@ from rollfleet_api.subjects import Subjects
 START_TIMEOUT_S = 10.0
 ADMIN = "admin"
 CONFIG = "nats.json"  # NATS's own format takes JSON
-# NATS reserves all of `delivery.maxBytes`, out of three quarters of the free disk. The job here usually needs a small
-# part of that: a laptop with less free disk must not be refused.
-MAX_FILE_BYTES = 1 << 40
 
 
 def find_nats_server() -> Path:
@@ -59,7 +56,7 @@ class NatsServer:
         return f"nats://{user}:{self.passwords[user]}@{self.host_port}"
 
     async def start_again(self) -> None:
-        """Start it again after it has ended: on the same port, with the same users and storage.
+        """Start it again after it has ended: on the same port, with the same users.
 
         Raises:
             RollfleetError: It ended at once, or did not come up in time; with its last output.
@@ -125,6 +122,6 @@ def _configuration(subjects: Subjects, folder: Path, passwords: dict[str, str]) 
     return {
         "listen": "127.0.0.1:-1",  # a free port, written into the ports file
         "ports_file_dir": str(folder),
-        "jetstream": {"store_dir": str(folder / "jetstream"), "max_file_store": MAX_FILE_BYTES},
+        "jetstream": {"store_dir": str(folder / "jetstream")},  # its stream is in memory
         "authorization": {"users": users},
     }

@@ -1,4 +1,4 @@
-"""The heartbeats of a job as its learner exchanges them: it receives its workers' and its ranks', and sends its own."""
+"""The heartbeats of a job as its learner exchanges them: it receives its workers', and rank 0 sends its own."""
 
 import asyncio
 import logging
@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rollfleet.nats.link import Link
-from rollfleet.nats.peer_ranks import LeaderView, PeerRanks
 from rollfleet.transports.evaluation_log import EvaluationLog
 from rollfleet.transports.roster import Roster
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, Evaluation, LearnerStatus, RankStatus, WorkerStatus, pack
+from rollfleet_api.messages import Control, Evaluation, LearnerPhase, LearnerStatus, WorkerStatus, pack
 from rollfleet_api.ranks import Rank
 
 log = logging.getLogger(__name__)
@@ -20,40 +19,42 @@ HEARTBEAT_S = 1.0
 
 
 class LearnerHeartbeats:
-    """A learner's view of its workers and ranks, and its own heartbeat, once a second.
+    """A learner's view of its workers, and its own heartbeat, once a second.
 
     Args:
         link: The learner's connection.
         rank: The rank of this process.
-        process: Unique id of this process.
-        check: Raises an error that happened in the background.
 
     Attributes:
         roster: The workers.
-        peers: The other ranks.
-        leader: Rank 0; None: this is rank 0.
+        leader_control: See `Transport`.
         evaluations: The results of evaluation workers; on rank 0.
-        status: The content of the heartbeat; None: none is sent.
+        status: Returns the content of the heartbeat; None: none is sent.
     """
 
-    def __init__(self, link: Link, job: CollectorJob, rank: Rank, process: str, *, check: Callable[[], None]) -> None:
-        self._link, self._key = link, job.key
+    def __init__(self, link: Link, job: CollectorJob, rank: Rank) -> None:
+        self._link, self._key, self._leads = link, job.key, rank.leads
         self.roster = Roster(job.spec.workers, suspect_after_s=job.spec.failure.suspect_after_seconds)
-        self.peers = PeerRanks(rank, check)
-        self.leader = None if rank.leads else LeaderView(link, rank, process)
+        self.leader_control: Control | None = None
         self.evaluations = EvaluationLog()
-        self.status: LearnerStatus | None = None
+        self.status: Callable[[], LearnerStatus] | None = None
         self._reported: set[int] = set()  # workers whose problem was logged
 
     async def subscribe(self) -> None:
         """Receive heartbeats from now on; on ranks other than 0 also control."""
         link, subjects = self._link, self._link.subjects
         await link.listen(subjects.workers, WorkerStatus, self.roster.hear)
-        if self.leader:
-            await link.listen(subjects.control, Control, self.leader.hear)
-        else:
+        if self._leads:
             await link.listen(subjects.evaluations, Evaluation, self.evaluations.add)
-            await link.listen(subjects.ranks, RankStatus, self.peers.hear)
+        else:
+            await link.listen(subjects.control, Control, self.hear_leader)
+
+    def hear_leader(self, control: Control) -> None:
+        """Record control of rank 0. A session never continues after its end."""
+        known = self.leader_control
+        complete = known and known.session == control.session and known.phase is LearnerPhase.COMPLETE
+        if known is None or not (complete or known.is_newer_than(control)):
+            self.leader_control = control
 
     def follow(self, job: CollectorJob) -> None:
         """Follow an edit of the job."""
@@ -66,23 +67,19 @@ class LearnerHeartbeats:
             await asyncio.sleep(HEARTBEAT_S)
             if self._link.client.is_connected:
                 self.roster.tick()
-                self.peers.tick()
-                if not self.leader:
+                if self._leads:
                     self._log_problems()
             await self.send()
 
     async def send(self) -> None:
         """Send this process's heartbeat now."""
-        if self.leader:
-            self.leader.send()
-        elif self.status:
-            now = replace(self.status, evaluation=self.evaluations.newest, time_s=time.time())
+        if self.status:
+            now = replace(self.status(), evaluation=self.evaluations.newest, time_s=time.time())
             await self._link.publish(self._link.subjects.learner, pack(now))
 
     def forget_missed(self) -> None:
         """Forget missed heartbeats: none could arrive for a while."""
         self.roster.forget_missed()
-        self.peers.forget_missed()
 
     def _log_problems(self) -> None:
         """Log each worker's problem once, until the worker recovers."""

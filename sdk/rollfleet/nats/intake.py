@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
 from rollfleet.nats.outbox import UNASKED_BYTES
 from rollfleet.wire.chunks import (
+    CHUNK_BYTES,
     LARGEST_BATCH_BYTES,
     Allocate,
     Assembled,
@@ -22,11 +23,12 @@ from rollfleet.wire.chunks import (
     peek,
     piece_of,
 )
-from rollfleet_api.messages import Offer, Receipt
+from rollfleet_api.messages import KeptBatch, Offer, Receipt
 
 WINDOW_BYTES = 16 << 20  # with `UNASKED_BYTES`, less than NATS holds for a learner before it cuts the connection
+MOST_UNASKED_BYTES = 2 * UNASKED_BYTES  # that the learner holds: restarted workers send twice
 STEP_BYTES = 4 << 20  # asked for at once, unless a batch ends: a request for each chunk would cost more than chunks
-ANSWER_S = 0.5  # after a request, in which its worker's offers may be older than the request
+ANSWER_S = 2.0  # after a request, in which its worker's offers may be older than the request
 STALLED_S = 3.0  # without a chunk: the worker, or the way to it, is gone
 
 
@@ -37,7 +39,8 @@ class _Coming:
     Attributes:
         message: What has come; None: nothing was asked for, or it is complete.
         complete: Whether it waits for the learner's loop.
-        asked: Number of its first chunks that were asked for.
+        asked: Number of its first chunks that came, or were asked for.
+        due: Number of chunks on their way.
         moved_s: When chunks were asked for or came.
     """
 
@@ -47,6 +50,7 @@ class _Coming:
     message: Reassembly | None = None
     complete: bool = False
     asked: int = 0
+    due: int = 0
     asked_s: float = 0.0
     moved_s: float = 0.0
 
@@ -56,9 +60,10 @@ class _Coming:
 
     def on_their_way(self, now_s: float) -> int:
         """Return the bytes that were asked for and have not come."""
-        if self.message is None or now_s - self.moved_s > STALLED_S:
-            return 0
-        return max(0, self.asked - self.message.received) * self.piece_bytes
+        return 0 if self.is_stalled(now_s) else self.due * self.piece_bytes
+
+    def is_stalled(self, now_s: float) -> bool:
+        return self.due > 0 and now_s - self.moved_s > STALLED_S
 
 
 class _Sender:
@@ -75,18 +80,24 @@ class Intake:
 
     Args:
         allocate: Returns the memory of one batch.
-        full: Whether enough batches wait for the learner: then it asks for none.
+        full: Whether enough batches wait for the learner's loop: then it asks for none.
+        clock: Returns a time in seconds that never goes back.
 
     Attributes:
-        most: The most batches of a worker that come or wait, and that are remembered as taken. It may change.
+        workers: Number of workers. Messages of others are ignored. It may change, as `most` may.
+        most: The most batches of a worker that come or wait, and that are remembered as taken.
     """
 
-    def __init__(self, *, allocate: Allocate, full: Callable[[], bool], most: int = 4) -> None:
-        self._allocate, self._full = allocate, full
+    def __init__(
+        self, *, allocate: Allocate, full: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._allocate, self._full, self._clock = allocate, full, clock
         self._senders: dict[int, _Sender] = {}
         self._to_ask: dict[Identity, _Coming] = {}  # in the order of their offers
         self._asked: dict[Identity, _Coming] = {}  # and not complete
-        self.most = most
+        self._unasked: dict[Identity, int] = {}  # bytes of batches that came unasked, until they are taken
+        self._unasked_bytes = 0
+        self.workers, self.most = 1, 4
 
     def add(self, chunk: Received) -> Assembled | None:
         """Add a chunk. It is copied, not kept. Returns the batch that it completes.
@@ -97,6 +108,8 @@ class Intake:
         """
         header = peek(chunk)
         identity = Identity.of(header)
+        if identity.worker >= self.workers:
+            return None
         sender = self._sender(identity)
         coming = sender.coming.get(identity.sequence)
         if coming is None:
@@ -104,16 +117,22 @@ class Intake:
                 return None
             if header.total_bytes > UNASKED_BYTES:
                 raise MessageTooLarge(header.total_bytes, UNASKED_BYTES, "an unasked batch")
-            coming = _Coming(identity, header.total_bytes, header.count, asked=header.count)
+            if self._unasked_bytes + header.total_bytes > MOST_UNASKED_BYTES:
+                return None  # its worker offers it
+            coming = _Coming(identity, header.total_bytes, header.count, asked=header.count, due=header.count)
             sender.coming[identity.sequence] = coming
-        if coming.complete:
+            self._unasked[identity] = header.total_bytes
+            self._unasked_bytes += header.total_bytes
+        if coming.complete or not coming.due:  # an offered batch of which nothing was asked for
             return None
         if (coming.nbytes, coming.chunks) != (header.total_bytes, header.count):
             self._forget(sender, coming)
             raise MessageCorrupt(f"chunks of {identity} disagree with each other, or with its offer")
         message = self._message(coming)
-        coming.moved_s = time.monotonic()
+        before = message.received
         message.add(header.index, piece_of(chunk))
+        coming.due -= message.received - before
+        coming.moved_s = self._clock()
         if not message.complete:
             return None
         coming.complete, coming.message = True, None
@@ -125,9 +144,12 @@ class Intake:
         """Follow a worker's offer. Returns the answer, if it needs one at once.
 
         Raises:
+            MessageCorrupt: No worker sends such batches.
             MessageTooLarge: A batch of it is larger than any may be.
         """
-        now_s, taken, held = time.monotonic(), list[int](), list[int]()
+        if worker >= self.workers:
+            return None
+        now_s, taken, held, lost = self._clock(), list[int](), list[int](), False
         of = Identity(worker=worker, incarnation=offer.incarnation, sequence=0, process=offer.process)
         sender, offered = self._sender(of), {batch.sequence: batch for batch in offer.batches}
         for coming in [*sender.coming.values()]:
@@ -141,44 +163,53 @@ class Intake:
                 held.append(sequence)
             elif known:
                 if batch.idle and now_s - known.asked_s >= ANSWER_S:  # what is missing was lost
-                    known.asked = known.message.first_missing if known.message else 0
+                    lost = lost or known.due > 0
+                    known.asked = known.due = 0
                     self._to_ask[known.identity] = known
             elif len(sender.coming) < self.most:
-                if batch.nbytes > LARGEST_BATCH_BYTES:
-                    raise MessageTooLarge(batch.nbytes, LARGEST_BATCH_BYTES, "an offered batch")
+                _check(batch)
                 identity = Identity(
                     worker=worker, incarnation=offer.incarnation, sequence=sequence, process=offer.process
                 )
                 known = sender.coming[sequence] = _Coming(identity, batch.nbytes, batch.chunks)
                 self._to_ask[identity] = known
+        if lost:  # other workers first
+            for coming in sender.coming.values():
+                if self._to_ask.pop(coming.identity, None):
+                    self._to_ask[coming.identity] = coming
         return Receipt(process=offer.process, taken=tuple(taken), held=tuple(held)) if taken or held else None
 
     def ask(self) -> dict[int, Receipt]:
         """Return what to ask of which worker now."""
         if not self._to_ask or self._full():
             return {}
-        now_s = time.monotonic()
+        now_s = self._clock()
         room = WINDOW_BYTES - sum(coming.on_their_way(now_s) for coming in self._asked.values())
         wanted: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
         for identity, coming in [*self._to_ask.items()]:
-            left = coming.chunks - coming.asked
-            count = min(left, max(0, room) // coming.piece_bytes)
-            if count < left and count * coming.piece_bytes < STEP_BYTES:
+            if coming.is_stalled(now_s):
+                del self._to_ask[identity]  # until its worker offers it again
+                continue
+            piece_bytes = coming.piece_bytes
+            while (left := coming.chunks - coming.asked) and room >= min(STEP_BYTES, left * piece_bytes):
+                start, end = self._message(coming).missing_from(coming.asked)
+                end = min(end, start + room // piece_bytes)
+                if start < end:
+                    wanted[identity.worker].append((identity.sequence, start, end))
+                coming.asked, coming.due = end, coming.due + end - start
+                coming.asked_s = coming.moved_s = now_s
+                room -= (end - start) * piece_bytes
+                self._asked[identity] = coming
+            if left:
                 break
-            self._message(coming)
-            wanted[identity.worker].append((identity.sequence, coming.asked, coming.asked + count))
-            coming.asked += count
-            coming.asked_s = coming.moved_s = now_s
-            room -= count * coming.piece_bytes
-            self._asked[identity] = coming
-            if coming.asked == coming.chunks:
-                del self._to_ask[identity]
+            del self._to_ask[identity]
         return {
             worker: Receipt(process=self._senders[worker].process, send=tuple(send)) for worker, send in wanted.items()
         }
 
     def take(self, identity: Identity) -> Receipt | None:
         """Note that the learner needs a batch no more. Returns the answer; None: its worker was replaced."""
+        self._release(identity)
         sender = self._senders.get(identity.worker)
         if sender is None or (sender.incarnation, sender.process) != (identity.incarnation, identity.process):
             return None
@@ -208,3 +239,17 @@ class Intake:
         del sender.coming[coming.identity.sequence]
         self._to_ask.pop(coming.identity, None)
         self._asked.pop(coming.identity, None)
+        if not coming.complete:
+            self._release(coming.identity)
+
+    def _release(self, identity: Identity) -> None:
+        self._unasked_bytes -= self._unasked.pop(identity, 0)
+
+
+def _check(batch: KeptBatch) -> None:
+    """Check that a batch could come. Raises what `offered` does."""
+    if batch.nbytes > LARGEST_BATCH_BYTES:
+        raise MessageTooLarge(batch.nbytes, LARGEST_BATCH_BYTES, "an offered batch")
+    piece_bytes = -(-batch.nbytes // batch.chunks)
+    if piece_bytes > CHUNK_BYTES or (batch.chunks - 1) * piece_bytes >= batch.nbytes:
+        raise MessageCorrupt(f"offered {batch.nbytes} bytes in {batch.chunks} chunks")

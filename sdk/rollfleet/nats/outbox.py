@@ -52,6 +52,7 @@ class Outbox:
         self._sequence = 0
         self._ahead, self._unasked_bytes = 1, 0  # as long as the job is unknown
         self._kept: dict[int, _Kept] = {}  # by number, in order
+        self._to_admit: dict[int, PendingBatch] = {}  # by number, in order
         self._orders: asyncio.Queue[tuple[int, int, int]] = asyncio.Queue()
         self._memory: BufferPool | None = None
 
@@ -81,7 +82,7 @@ class Outbox:
         )
         parts = encoded.parts if self._ahead == 1 else self._copied(encoded)
         kept = _Kept(encoded.nbytes, [*cut_message(identity.key, parts, encoded.nbytes, count)], pending)
-        self._kept[self._sequence] = kept
+        self._kept[self._sequence], self._to_admit[self._sequence] = kept, pending
         self._admit()
         if encoded.nbytes <= self._unasked_bytes:
             self._order(self._sequence, 0, count)
@@ -131,10 +132,14 @@ class Outbox:
         self._orders.put_nowait((sequence, start, end))
 
     def _admit(self) -> None:
-        """Let the worker collect on while at most `maxBatchesAhead` batches wait for the learner."""
-        for place, kept in enumerate(self._kept.values()):
-            if place < self._ahead and not kept.pending.admitted.done():
-                kept.pending.admitted.set_result(None)
+        """Let the worker collect on while at most `maxBatchesAhead` batches wait for the learner, this one included.
+
+        A small batch may be taken before a large one that was sent before it, whose memory must not change yet.
+        """
+        for sequence, pending in [*self._to_admit.items()]:
+            if sum(kept < sequence for kept in self._kept) < self._ahead:
+                del self._to_admit[sequence]
+                pending.admitted.set_result(None)
 
     def _copied(self, encoded: Encoded) -> Sequence[memoryview]:
         """Copy a batch: its worker writes into the same memory again when it may be further ahead."""

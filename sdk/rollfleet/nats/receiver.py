@@ -24,7 +24,7 @@ from rollfleet_api.subjects import OFFER
 
 log = logging.getLogger(__name__)
 
-READY_ASYNC = 2  # decoded batches that may wait for the learner; in sync mode all of a round may
+READY_BYTES = 64 << 20  # of complete batches that wait for the learner's loop: then no other is asked for
 IDLE_BUFFERS, IDLE_BUFFER_BYTES = 4, 64 << 20  # memory to reuse: fresh pages cost more than a copy
 
 
@@ -46,10 +46,10 @@ class BatchReceiver:
     ) -> None:
         self._link, self._rank, self._device, self._no_cuda_sync = link, rank, device, no_cuda_sync
         received, self._rebuilt = (BufferPool(IDLE_BUFFERS, most_bytes=IDLE_BUFFER_BYTES) for _ in range(2))
-        self._intake = Intake(allocate=received.take, full=lambda: self._waiting >= self._most_waiting)
+        self._intake = Intake(allocate=received.take, full=lambda: self._waiting_bytes >= READY_BYTES)
         self._most = (0, 0)  # envs and T of a fragment; its round is padded to the largest T. 0: no bound
         self._subscribed = 0  # number of subscriptions: one, or of several ranks one for each worker
-        self._waiting = 0  # complete batches that were not received yet
+        self._waiting_bytes = 0  # of complete batches that were not received yet
         self._adapt(job)
         self._encoded: queue.SimpleQueue[Assembled | None] = queue.SimpleQueue()
         self._ready: deque[Arrival] = deque()
@@ -67,7 +67,7 @@ class BatchReceiver:
         if arrival is None:
             self.check()
         else:
-            self._count_received()
+            self._count_received(arrival.nbytes)
         return arrival
 
     def fail(self, error: BaseException) -> None:
@@ -85,11 +85,10 @@ class BatchReceiver:
         """Tell a batch's worker that the learner has taken it, so that it may continue."""
         self._link.begin(self._take(identity))
 
-    def _count_received(self) -> None:
+    def _count_received(self, nbytes: int) -> None:
         with self._changed:
-            self._waiting -= 1
-            was_full = self._waiting == self._most_waiting - 1
-        if was_full:
+            before, self._waiting_bytes = self._waiting_bytes, self._waiting_bytes - nbytes
+        if before >= READY_BYTES > before - nbytes:
             self._link.begin(self._ask())
 
     def close(self) -> None:
@@ -119,7 +118,7 @@ class BatchReceiver:
             self._most = max(envs, job.spec.env.num_envs), max(steps, job.spec.steps_among(1))
         else:
             self._most = (0, 0)
-        self._most_waiting = 2 * job.spec.workers if job.spec.mode is Mode.SYNC else READY_ASYNC
+        self._intake.workers = max(self._intake.workers, job.spec.workers)  # one that leaves still has batches
         self._intake.most = 2 * (job.spec.delivery.max_batches_ahead + 1)
 
     async def _on_message(self, message: Msg) -> None:
@@ -131,7 +130,7 @@ class BatchReceiver:
                 await self._answer(worker, self._intake.offered(worker, unpack(Offer, message.data)))
             elif assembled := self._intake.add(message.data):
                 with self._changed:
-                    self._waiting += 1
+                    self._waiting_bytes += assembled.buffer.nbytes
                 self._encoded.put(assembled)
         except (WireError, MessageInvalid) as error:
             name = message.subject.split(".")[-2][:5]
@@ -164,7 +163,7 @@ class BatchReceiver:
                 arrival = self._arrival(assembled)
             except WireError as error:
                 self._count_corrupt(error, assembled.identity.worker)
-                self._count_received()
+                self._count_received(assembled.buffer.nbytes)
                 self.take(assembled.identity)
             except BaseException as error:  # raised at the learner's next call
                 self.fail(error)

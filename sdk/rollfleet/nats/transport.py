@@ -10,20 +10,19 @@ A learner of several ranks has one transport in each. Only rank 0 sends weights 
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from uuid import uuid4
 
 import torch
 import xxhash
 from nats.aio.msg import Msg
 
 from rollfleet.errors import LearnerReplaced
+from rollfleet.nats.calls import CallSender
 from rollfleet.nats.heartbeats import LearnerHeartbeats
 from rollfleet.nats.lease import HeldLease, Overtaken
 from rollfleet.nats.link import Link, unpack_or_skip
-from rollfleet.nats.peer_ranks import LeaderView, PeerRanks
 from rollfleet.nats.polling import insist
 from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.receiver import BatchReceiver
@@ -68,7 +67,7 @@ class NatsTransport:
         elastic: Adds and removes workers; None: the operator, or any other program, starts them.
 
     Attributes:
-        job, rank, resumed, peers, leader, elastic: See `Transport`.
+        job, rank, resumed, elastic, call: See `Transport`.
     """
 
     def __init__(
@@ -85,9 +84,9 @@ class NatsTransport:
         self._link, self._subjects = link, link.subjects
         self._found: Manifest | None = None  # of the job's newest weights, until this learner sends some
         self._receiver = BatchReceiver(link, job=job, rank=rank, device=device, no_cuda_sync=no_cuda_sync)
-        self._heartbeats = LearnerHeartbeats(link, job, rank, uuid4().hex, check=self._receiver.check)
-        self.leader: LeaderView | None = self._heartbeats.leader
-        self.peers: PeerRanks | None = self._heartbeats.peers if rank.leads and rank != ALONE else None
+        self._heartbeats = LearnerHeartbeats(link, job, rank)
+        self._calls = CallSender(link)
+        self.call = self._calls.call
         try:
             self.resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
         except BaseException:
@@ -132,6 +131,11 @@ class NatsTransport:
         )
         self._receiver.take(identity)
 
+    @property
+    def leader_control(self) -> Control | None:
+        """See `Transport`."""
+        return self._heartbeats.leader_control
+
     def members(self) -> frozenset[int]:
         """See `Transport`."""
         return self._heartbeats.roster.members()
@@ -140,7 +144,7 @@ class NatsTransport:
         """See `Transport`."""
         return self._heartbeats.roster.statuses()
 
-    def report(self, status: LearnerStatus) -> None:
+    def report(self, status: Callable[[], LearnerStatus]) -> None:
         """See `Transport`."""
         self._heartbeats.status = status
 
@@ -159,10 +163,7 @@ class NatsTransport:
             return
         if not self._sender.flush(timeout_s=END_TIMEOUT_S if self._sender.ends_job else FLUSH_TIMEOUT_S):
             log.warning("%s: the learner's last messages did not reach NATS", self.job.key)
-        if self.leader:
-            self.leader.leave()
-        else:
-            self._link.begin(self._heartbeats.send())
+        self._link.begin(self._heartbeats.send())
         for task in self._tasks:
             task.cancel()
         self._receiver.close()
@@ -173,13 +174,14 @@ class NatsTransport:
     async def _take_over(self) -> Resumed:
         link, subjects, beats = self._link, self._subjects, self._heartbeats
         await insist(self._take_lease)  # first: a replaced learner stops before its state is read
-        await link.client.subscribe(subjects.learner_leases, cb=self._on_lease)
         await link.listen(subjects.spec, CollectorJob, lambda job: link.begin(self._follow(job)))
         await self._receiver.follow(self.job)
         await beats.subscribe()
+        await self._calls.subscribe()
         resumed = await insist(self._read_resumed)  # a cut connection loses requests
         if self.rank.leads and resumed.session > self._lease.number:  # NATS came back without the newest leases
             await insist(lambda: self._take_lease(least=resumed.session))
+        await link.client.subscribe(subjects.learner_leases, cb=self._on_lease)  # now that none of its own comes
         return replace(resumed, session=self._lease.number) if self.rank.leads else resumed
 
     async def _take_lease(self, *, least: int = 1) -> None:
@@ -195,8 +197,8 @@ class NatsTransport:
         manifest = await read_state(link, subjects.manifest, Manifest)
         control = await read_state(link, subjects.control, Control)
         learner = await read_state(link, subjects.learner, LearnerStatus)
-        if control and self.leader:
-            self.leader.hear(control, joining=True)
+        if control and not self.rank.leads:
+            beats.hear_leader(control)
         self._found = manifest
         # NATS may be back with an older state than its workers have seen.
         session, round_, target = self._followed()
@@ -260,8 +262,8 @@ class NatsTransport:
                 f"NATS came back without the last learner of {self.job.key}, which its workers follow: start it again"
             )
         await self._sender.restore()
-        if self.leader and control:
-            self.leader.hear(control)
+        if not self.rank.leads and control:
+            self._heartbeats.hear_leader(control)
         await self._read_spec()
 
     async def _read_spec(self) -> None:

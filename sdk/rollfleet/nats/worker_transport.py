@@ -8,12 +8,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 
 from nats.aio.msg import Msg
 
 from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobEnded, WorkerReplaced
+from rollfleet.nats.calls import CallReceiver
 from rollfleet.nats.lease import HeldLease, Overtaken
 from rollfleet.nats.link import Link, unpack_or_skip
 from rollfleet.nats.outbox import Outbox
@@ -25,9 +27,10 @@ from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS
 from rollfleet.schemes import Layout
 from rollfleet.transports.worker_side import PendingBatch
 from rollfleet_api.job import CollectorJob, EvaluationSpec
-from rollfleet_api.messages import BatchMeta, Control, Evaluation, Receipt, WorkerState, WorkerStatus, pack
+from rollfleet_api.messages import BatchMeta, Call, Control, Evaluation, Receipt, WorkerState, WorkerStatus, pack
 
 HEARTBEAT_S = 1.0
+REPORT_S = 0.02  # between two heartbeats, at least: a worker of small batches changes its state very often
 JOIN_TIMEOUT_S = 30.0
 WAITING = (WorkerState.WAITING_FOR_WEIGHTS, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
 
@@ -58,6 +61,9 @@ class NatsWorkerTransport:
         self._job_ended: JobEnded | None = None  # the reason why the job has ended
         self._presence = JobPresence(link)
         self._result: bytes | None = None  # of the newest evaluation
+        self._news = asyncio.Event()  # set when the next heartbeat should not wait
+        self._calls = CallReceiver(link, worker, self._notify)
+        self.answer = self._calls.answer
         self._lease: HeldLease | None = None
         link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
         self.incarnation = self._lease.number if self._lease else 0
@@ -70,6 +76,11 @@ class NatsWorkerTransport:
         """The newest control message. A worker reads it between any two steps of its environments."""
         self._asked_s = time.monotonic()
         return self._control
+
+    @property
+    def call(self) -> Call | None:
+        """See `WorkerTransport`."""
+        return self._calls.call
 
     def follow_weights(self, layout: Layout) -> NatsWeightsInbox:
         """Receive the weights of a policy with this layout from now on. Call it once."""
@@ -115,16 +126,18 @@ class NatsWorkerTransport:
     def evaluated(self, evaluation: Evaluation) -> None:
         """Send a result, now and in each heartbeat."""
         self._result = pack(evaluation)
-        self._link.begin(self._send_heartbeat())
+        self._link.soon(self._news.set)
 
     def report(self, status: WorkerStatus) -> None:
-        """Set the content of the heartbeat, and send it at once."""
+        """Set the content of the heartbeat, and send it soon."""
         self._asked_s = time.monotonic()
         self._status = status
-        self._link.begin(self._send_heartbeat())
+        self._link.soon(self._news.set)
 
     def close(self) -> None:
         """Leave. The last report is still sent."""
+        if not self._link.closed:
+            self._link.begin(self._send_heartbeat())
         for task in self._tasks:
             task.cancel()
         self._link.close()
@@ -135,6 +148,8 @@ class NatsWorkerTransport:
         link, subjects = self._link, self._subjects
         await link.listen(subjects.spec, CollectorJob, self._follow)
         await link.listen(subjects.control, Control, self._set_control)
+        if not self._evaluation:
+            await self._calls.subscribe()
         # Its owner stores a job last: before that, NATS may have lost the leases of earlier incarnations.
         while not await insist(self._catch_up) and not self._evaluation:  # noqa: ASYNC110 (another process decides)
             await asyncio.sleep(RETRY_WAIT_S)
@@ -204,11 +219,16 @@ class NatsWorkerTransport:
             self._changed.notify_all()
 
     async def _heartbeat(self) -> None:
+        offered_s = 0.0
         while True:
-            await asyncio.sleep(HEARTBEAT_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), HEARTBEAT_S)
+            self._news.clear()
             await self._send_heartbeat()
-            if self._outbox:
+            if self._outbox and time.monotonic() - offered_s >= HEARTBEAT_S:
+                offered_s = time.monotonic()
                 await self._outbox.offer()
+            await asyncio.sleep(REPORT_S)
 
     async def _watch_job(self) -> None:
         """End when the job was deleted, or when a later incarnation holds the lease."""

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from rollfleet.data.tensor_tree import key_of
-from rollfleet.plain_tensors.known import Refused, check_own, check_version
+from rollfleet.plain_tensors.known import Refused, Untranslated, check_own
 from rollfleet.plain_tensors.transforms import Following, Values, keep_given, transformed
-from rollfleet.plain_tensors.untranslated import Untranslated
 
 Step: TypeAlias = Callable[[Values], tuple[Values, Values]]
 """Returns what follows the values of a step, and the next step's values before a reset."""
@@ -27,8 +26,6 @@ def translate_env(env: Any) -> Step | Untranslated:
         ['observation', 'reward', 'truncated', 'done', 'terminated']
     """
     try:
-        if reason := check_version():
-            raise Refused(reason)
         if torch.get_default_device().type != "cpu":
             raise Refused("the default device")
         inner = _following(env)
@@ -56,12 +53,7 @@ def translate_env(env: Any) -> Step | Untranslated:
 
 
 def _following(env: Any) -> Following:
-    from torchrl import envs
-
-    name = type(env).__name__
-    if name not in TRANSLATED:
-        raise Refused(f"environment {name}")
-    check_own(env, getattr(envs, name), ("_output_transform", "_reset_output_transform"))  # GymWrapper keeps these two
+    name = check_own(env, "environment", TRANSLATED, ("_output_transform", "_reset_output_transform"))  # GymWrapper's
     if vars(env).get("_torchrl_native_autoreset") or (env.device is not None and env.device.type != "cpu"):
         raise Refused("an environment that resets itself, or is not on the CPU")
     return TRANSLATED[name](env)
@@ -104,16 +96,15 @@ def _gymnasium(env: Any) -> Following:
             if ends:
                 break
         total = reward_spec.zero() if isinstance(total, int) and total == 0 else encode_reward(total)
-        found: Values = {first: encode(seen)} if not isinstance(seen, Mapping) else _by_key(read_obs(seen))
+        if isinstance(seen, Mapping):
+            found: Values = {(name,): value for name, value in read_obs(seen).items()}
+        else:
+            found = {first: encode(seen)}
         found[reward] = total
         found["truncated",], found["done",], found["terminated",] = flags
         return found
 
     return following
-
-
-def _by_key(values: Any) -> Values:
-    return {(name,): value for name, value in values.items()}
 
 
 def _encoder(spec: Any) -> Callable[[Any], Tensor]:
@@ -150,7 +141,7 @@ def _in_turn(env: Any) -> Following:
     if type(kept) is not TensorDict or any(each.device != env.device for each in env._envs):
         raise Refused("a SerialEnv of different environments")
     steps, written = [_following(each) for each in env._envs], [key_of(key) for key in env._env_output_keys]
-    buffers = {key: value for key, value in _by_key(kept).items() if key[0] in env._selected_step_keys}
+    buffers: Values = {(name,): value for name, value in kept.items() if name in env._selected_step_keys}
     rows = [{key: value[number] for key, value in buffers.items()} for number in range(len(steps))]
 
     def following(values: Values) -> Values:
@@ -166,4 +157,3 @@ def _in_turn(env: Any) -> Following:
 
 
 TRANSLATED = {"GymEnv": _gymnasium, "GymWrapper": _gymnasium, "SerialEnv": _in_turn, "TransformedEnv": _transformed}
-"""Translations by the name of TorchRL's class."""

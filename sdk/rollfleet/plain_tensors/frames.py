@@ -10,9 +10,9 @@ from torch import Tensor
 
 from rollfleet.data.tensor_tree import nested
 from rollfleet.plain_tensors.environments import translate_env
+from rollfleet.plain_tensors.known import Untranslated
 from rollfleet.plain_tensors.policy import PlainPolicy
 from rollfleet.plain_tensors.transforms import Values
-from rollfleet.plain_tensors.untranslated import Untranslated
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +20,8 @@ _Call: TypeAlias = Callable[[Any], Any]
 
 PATH = "rollfleet_path"
 """An attribute of an `EnvBase`: what of its last batch was on plain tensors, and what kept the rest from it."""
+
+_FLAGS: Final = torch.tensor([False, True], device="cpu").unbind()
 
 
 class PlainFrames:
@@ -65,13 +67,12 @@ class PlainFrames:
             if isinstance(carrier, dict) and write is not None:
                 write(carrier)
             elif write is not None and (values := _flat(carrier)) is not None:
-                before = dict(values)
-                write(values)
-                for key, value in values.items():
-                    if before.get(key) is not value:
+                write(found := dict(values))
+                for key, value in found.items():
+                    if values.get(key) is not value:
                         carrier.set(key, value)
             else:
-                carrier = plainly(act(_tensordict(carrier, sizes, device) if isinstance(carrier, dict) else carrier))
+                carrier = plainly(act(_tensordict(carrier, sizes, device)))
             if isinstance(step, Untranslated) or not isinstance(carrier, dict):
                 frame, carrier = env.step_and_maybe_reset(carrier)
                 frames.append(frame)
@@ -81,11 +82,13 @@ class PlainFrames:
             following, after = step(carrier)
             frames.append((carrier, following))
             done = following["done",]
-            ends.append(end := done.any(-1) if done.ndim == dims + 1 else done.flatten(dims).any(-1))
-            carrier = plainly(env.maybe_reset(_tensordict(after, sizes, device))) if end.any() else after
-        if isinstance(carrier, dict):
-            carrier = _tensordict(carrier, sizes, device)
-        return _stacked(frames, sizes, device), torch.stack(ends, dim=-1), carrier
+            if dims or done.numel() != 1:
+                ends.append(done.flatten(dims).any(-1))
+                over = bool(ends[-1].any())
+            else:  # one flag, and less work
+                ends.append(_FLAGS[over := bool(done)])
+            carrier = plainly(env.maybe_reset(_tensordict(after, sizes, device))) if over else after
+        return _stacked(frames, sizes, device), torch.stack(ends, dim=-1), _tensordict(carrier, sizes, device)
 
 
 def _tell(env: Any, *parts: object) -> None:
@@ -114,9 +117,11 @@ def _flat(tensordict: Any) -> Values | None:
     return found
 
 
-def _tensordict(values: Values, sizes: torch.Size, device: torch.device | None) -> Any:
+def _tensordict(values: Any, sizes: torch.Size, device: torch.device | None) -> Any:
     from tensordict import TensorDict
 
+    if not isinstance(values, dict):  # it is one
+        return values
     if any(len(key) > 1 for key in values):
         return TensorDict(nested(values), batch_size=sizes, device=device)
     return TensorDict._new_unsafe({key[0]: value for key, value in values.items()}, batch_size=sizes, device=device)

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import one_hot, softplus
 
-from rollfleet.data.tensor_tree import Key, key_of
+from rollfleet.data.tensor_tree import key_of
+from rollfleet.plain_tensors.transforms import Values
 
-Values: TypeAlias = dict[Key, Tensor]
 Act: TypeAlias = Callable[[Values], object]
 Choice: TypeAlias = tuple[Tensor, ...] | None
 """A sample, and its log-probability if it is due; None: the parameters are unusual."""

@@ -1,6 +1,7 @@
 """Objects of TorchRL that do what their class does: nothing of them is overridden."""
 
-from collections.abc import Collection
+from collections.abc import Container
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from inspect import isfunction
@@ -16,36 +17,44 @@ class Refused(Exception):
     """A part has no translation. Its text is the reason; it never leaves this package."""
 
 
-@cache
-def check_version() -> str | None:
-    """Return why the installed version of TorchRL or tensordict is not translated; None: it is."""
-    for name, known in VERSIONS.items():
-        if (installed := version(name)) not in known:
-            return f"{name} {installed} is not one of {', '.join(known)}"
-    return None
+@dataclass(frozen=True, slots=True)
+class Untranslated:
+    """An environment or a policy stays TorchRL's. `reason`: what of it has no translation."""
+
+    reason: str
 
 
-def check_own(part: object, kind: Any, known: Collection[str] = ()) -> None:
-    """Check that an object is exactly of a class of TorchRL, and hides none of its methods but `known` ones.
+def check_own(part: Any, what: str, names: Container[str], hidden: Container[str] = ()) -> str:
+    """Return the name of an object's class, of which it hides no method but `hidden` ones.
 
     Raises:
-        Refused: It does not.
+        Refused: The class is not exactly TorchRL's own of one of the names, or a method is another.
     """
-    foreign = _foreign(kind)
-    if type(part) is not kind:
-        raise Refused(f"{type(part).__name__} is not exactly TorchRL's {kind.__name__}")
-    if foreign:
-        raise Refused(f"{kind.__name__}.{foreign} is not TorchRL's")
-    for name in vars(part):
-        if name not in known and callable(getattr(kind, name, None)):
-            raise Refused(f"{kind.__name__}.{name} is overridden")
+    from tensordict import nn
+    from torchrl import envs, modules
+
+    kind: Any = type(part)
+    name: str = kind.__name__
+    if name not in names:
+        raise Refused(f"{what} {name}")
+    if kind not in [getattr(module, name, None) for module in (envs, envs.transforms, modules, nn)]:
+        raise Refused(f"{name} is not exactly TorchRL's")
+    if reason := _unknown(kind):
+        raise Refused(reason)
+    for attribute in vars(part):
+        if attribute not in hidden and callable(getattr(kind, attribute, None)):
+            raise Refused(f"{name}.{attribute} is overridden")
+    return name
 
 
 @cache
-def _foreign(kind: type) -> str | None:
-    """Return the name of a method that was put into a class of TorchRL, or into one that it derives from."""
+def _unknown(kind: type) -> str | None:
+    """Return what is not known of a class: an installed version, or a method that was put into it or its bases."""
+    for package, known in VERSIONS.items():
+        if (installed := version(package)) not in known:
+            return f"{package} {installed} is not one of {', '.join(known)}"
     for base in kind.__mro__:
         for name, value in vars(base).items() if base.__module__.startswith(_OWN) else ():
             if isfunction(value) and not value.__module__.startswith(_OWN):
-                return name
+                return f"{kind.__name__}.{name} is not TorchRL's"
     return None

@@ -8,25 +8,17 @@ import torch
 from torch import Tensor
 from torch.nn.modules import module as torch_module
 
-from rollfleet.data.tensor_tree import Key, key_of, nested
-from rollfleet.plain_tensors.heads import Act, Values, head
-from rollfleet.plain_tensors.known import Refused, check_own, check_version
+from rollfleet.data.tensor_tree import key_of, nested
+from rollfleet.plain_tensors.heads import Act, head
+from rollfleet.plain_tensors.known import Refused, Untranslated, check_own
 from rollfleet.plain_tensors.networks import HOOKS, function_of
-from rollfleet.plain_tensors.untranslated import Untranslated
+from rollfleet.plain_tensors.transforms import Values
 
 
 class PlainPolicy:
     """Acts as a policy does, with the same draws and the same changes of its state, on tensors by key.
 
     Groups of the values have the batch size of the whole.
-
-    Example:
-        >>> from tensordict.nn import TensorDictModule
-        >>> policy = PlainPolicy(TensorDictModule(torch.nn.Linear(3, 1), ["observation"], ["action"]))
-        >>> values = {("observation",): torch.zeros(3)}
-        >>> policy.refresh() or policy(values)
-        >>> list(values)
-        [('observation',), ('action',)]
     """
 
     def __init__(self, policy: Any) -> None:
@@ -41,11 +33,9 @@ class PlainPolicy:
         from tensordict.nn.probabilistic import interaction_type
         from tensordict.nn.utils import skip_existing
 
-        if reason := check_version() or (skip_existing() and "set_skip_existing"):
-            return Untranslated(reason)
-        if torch_module._has_any_global_hook():
-            return Untranslated("hooks of all modules")
         try:
+            if skip_existing() or torch_module._has_any_global_hook():
+                raise Refused("set_skip_existing, or hooks of all modules")
             self._acts = _acts(self._policy, torch.Size(batch_size), interaction_type())
         except Refused as refused:
             return Untranslated(str(refused))
@@ -63,14 +53,9 @@ def _acts(module: Any, sizes: torch.Size, how: str | None) -> list[Act]:
     Raises:
         Refused: It, or one of its parts, has no translation.
     """
-    from tensordict import nn as tensordict_modules
-    from torchrl import modules as torchrl_modules
     from torchrl.modules.tensordict_module.common import _forward_hook_safe_action
 
-    name = type(module).__name__
-    if name not in TRANSLATED:
-        raise Refused(f"policy {name}")
-    check_own(module, getattr(torchrl_modules, name, None) or getattr(tensordict_modules, name))
+    name = check_own(module, "policy", TRANSLATED)
     hooks = [hook for each in HOOKS for hook in vars(module).get(each, {}).values()]
     for hook in hooks:
         if hook is not _forward_hook_safe_action:  # of `safe=True`
@@ -81,11 +66,8 @@ def _acts(module: Any, sizes: torch.Size, how: str | None) -> list[Act]:
     if translate is _parts:
         acts = [act for part in _parts(module, how) for act in _acts(part, sizes, how)]
         return [own] if module._select_before_return or module.partial_tolerant or hooks or not acts else acts
-    if (
-        translate is None
-        or hooks
-        or any(key == "_" or len(key_of(key)) > 1 for key in (*module.in_keys, *module.out_keys))
-    ):
+    keys = () if translate is None else (*module.in_keys, *module.out_keys)
+    if translate is None or hooks or any(key == "_" or len(key_of(key)) > 1 for key in keys):
         return [own]
     return [translate(module, sizes, how, own) or own]
 
@@ -112,7 +94,7 @@ def _parts(module: Any, how: str | None) -> list[Any]:
 def _module(module: Any, sizes: torch.Size, how: str | None, own: Act) -> Act | None:
     if module._get_kwargs or module._kwargs or module.method_kwargs or module.method:
         return None
-    run, reads, writes = function_of(module.module), _keys(module.in_keys), _keys(module.out_keys)
+    run, reads, writes = function_of(module.module), [*map(key_of, module.in_keys)], [*map(key_of, module.out_keys)]
 
     def act(values: Values) -> object:
         try:
@@ -143,7 +125,7 @@ def _q_value(module: Any, sizes: torch.Size, how: str | None, own: Act) -> Act |
     hot = module.action_space == "one_hot"
     if not (hot or module.action_space == "categorical") or module.action_mask_key is not None:
         return None
-    key, writes = key_of(module.action_value_key), _keys(module.out_keys)
+    key, writes = key_of(module.action_value_key), [*map(key_of, module.out_keys)]
     spec = module.spec.get(module.out_keys[0], None) if module.strict_shape is not False else None
     shape = () if spec is None else spec.shape[len(module.spec.shape) :]
 
@@ -169,7 +151,8 @@ def _epsilon_greedy(module: Any, sizes: torch.Size, how: str | None, own: Act) -
     if type(spec) is not OneHot or spec.mask is not None or spec.device.type != "cpu":
         return None
     n, dtype, dims, threshold = spec.space.n, spec.dtype, len(spec.shape), eps.item()
-    numbers = torch.arange(n, device="cpu")
+    rows = torch.eye(n, dtype=dtype, device="cpu")
+    each = rows.unbind()
 
     def act(values: Values) -> object:
         action = values[key]
@@ -177,19 +160,15 @@ def _epsilon_greedy(module: Any, sizes: torch.Size, how: str | None, own: Act) -
         if shape[-dims:] != spec.shape or more < 1:
             return own(values)
         random = torch.rand(sizes, device="cpu")
-        drawn = torch.randint(n, shape[:-1], device="cpu").unsqueeze(-1)
-        if sizes:
-            values[key] = torch.where((random < eps).view(*sizes, *[1] * more), (numbers == drawn).to(dtype), action)
-        else:  # one number, and less work
-            chosen = numbers == drawn if random.item() < threshold else action.clone()
-            values[key] = chosen.to(torch.promote_types(dtype, action.dtype))
+        drawn = torch.randint(n, shape[:-1], device="cpu")
+        if len(shape) > 1:
+            values[key] = torch.where((random < eps).view(*sizes, *[1] * more), rows[drawn], action)
+        else:  # one action, and less work
+            chosen = each[int(drawn)] if random.item() < threshold else action
+            values[key] = chosen.to(torch.promote_types(dtype, action.dtype), copy=True)
         return None
 
     return act
-
-
-def _keys(names: Sequence[Any]) -> list[Key]:
-    return [key_of(name) for name in names]
 
 
 _SEQUENCES = "TensorDictSequential", "SafeSequential", "ActorValueOperator", "ActorCriticOperator", "ActorCriticWrapper"

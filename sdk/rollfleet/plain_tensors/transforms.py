@@ -1,13 +1,11 @@
-"""Transforms of TorchRL, which act on a step's values by their own code, and keep their own state.
-
-Resets are rarer, and TorchRL's own.
-"""
+"""Transforms of TorchRL, which act on a step's values by their own code. Resets are rarer, and TorchRL's own."""
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, as_tensor
 
 from rollfleet.data.tensor_tree import Key, key_of
 from rollfleet.plain_tensors.known import Refused, check_own
@@ -17,13 +15,12 @@ Following: TypeAlias = Callable[[Values], Values]
 """Does what `_step` of an environment does: from the values of a step to those that follow it."""
 
 
+@dataclass(slots=True)
 class _View:
     """Values in the place of a TensorDict, as far as the transforms below use one in a step."""
 
-    __slots__ = ("env", "values")
-
-    def __init__(self, env: Any, values: Values) -> None:
-        self.env, self.values = env, values
+    env: Any
+    values: Values
 
     device = property(lambda self: self.env.device)
 
@@ -36,8 +33,8 @@ class _View:
     def get(self, name: Any, default: Any = None) -> Any:
         return self.values.get(name if type(name) is tuple else (name,), default)
 
-    def set(self, name: Any, value: Tensor) -> None:
-        self.values[name if type(name) is tuple else (name,)] = value
+    def set(self, name: Any, value: Any) -> None:
+        self.values[name if type(name) is tuple else (name,)] = as_tensor(value)
 
     def update(self, other: "_View") -> "_View":
         self.values.update(other.values)
@@ -94,13 +91,7 @@ def keep_given(values: Values, following: Values) -> None:
 
 def _steps_of(transform: Any) -> Iterator[tuple[_Step, Callable[[_View], _View]]]:
     """Yield for each transform of a chain what it does after a step and, to a copy of the values, before it."""
-    from torchrl import envs
-
-    name = type(transform).__name__
-    if name != "Compose" and name not in TRANSLATED:
-        raise Refused(f"transform {name}")
-    check_own(transform, getattr(envs, name))
-    if name == "Compose":
+    if (name := check_own(transform, "transform", {"Compose", *TRANSLATED})) == "Compose":
         for part in transform.transforms:
             yield from _steps_of(part)
         return
@@ -111,7 +102,24 @@ def _steps_of(transform: Any) -> Iterator[tuple[_Step, Callable[[_View], _View]]
         known = () if transform._td is None else transform._td.keys()
         if not {f"{key}_sum" for key in transform.in_keys} <= {*known}:
             raise Refused("VecNorm without statistics")
-    yield _normalised(transform) if name == "VecNormV2" else transform._step, transform._inv_call
+    yield OWN[name](transform) if name in OWN else transform._step, transform._inv_call
+
+
+def _added(transform: Any) -> _Step:
+    """Return what `RewardSum` and `StepCounter` do to one key, without a look for its name in each step."""
+    own, sums = transform._step, type(transform).__name__ == "RewardSum"
+    keys = [*map(key_of, transform.out_keys if sums else transform.step_count_keys)]
+    if len(keys) != 1 or not (sums or transform.max_steps is None):
+        return own  # type: ignore[no-any-return]
+    key, more = keys[0], key_of(transform.in_keys[0]) if sums else ()
+
+    def step(given: _View, following: _View) -> _View:
+        if key not in given.values or (more and more not in following.values):
+            return own(given, following)  # type: ignore[no-any-return]
+        following.values[key] = given.values[key] + (following.values[more] if more else 1)
+        return following
+
+    return step
 
 
 def _normalised(transform: Any) -> _Step:
@@ -147,10 +155,12 @@ def _normalised(transform: Any) -> _Step:
 
 _PLAINLY = (
     *("CatFrames", "CatTensors", "ClipTransform", "DTypeCastTransform", "DoubleToFloat", "ExcludeTransform"),
-    *("GrayScale", "InitTracker", "NoopResetEnv", "ObservationNorm", "RenameTransform", "Resize", "RewardClipping"),
-    *("RewardScaling", "RewardSum", "SelectTransform", "SignTransform", "SqueezeTransform", "StepCounter"),
-    *("TensorDictPrimer", "ToTensorImage", "UnsqueezeTransform"),
+    *("EndOfLifeTransform", "GrayScale", "InitTracker", "NoopResetEnv", "ObservationNorm", "RNDTransform"),
+    *("RenameTransform", "Resize", "RewardClipping", "RewardScaling", "RewardSum", "SelectTransform", "SignTransform"),
+    *("SqueezeTransform", "StepCounter", "TensorDictPrimer", "ToTensorImage", "UnsqueezeTransform"),
 )
+
+OWN = {"RewardSum": _added, "StepCounter": _added, "VecNormV2": _normalised}
 
 TRANSLATED = dict.fromkeys(_PLAINLY, "") | {
     "VecNorm": "from the first batch on that begins with statistics of all `in_keys`",

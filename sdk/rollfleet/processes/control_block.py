@@ -20,9 +20,9 @@ import xxhash
 
 from rollfleet.errors import MessageTooLarge
 from rollfleet.system.shared_memory import SharedMemory
-from rollfleet_api.messages import Control, Flags, pack, unpack
+from rollfleet_api.messages import Call, Control, Flags, pack, unpack
 
-BYTES = 1 << 16  # enough for a control message that names thousands of workers; untouched pages cost nothing
+BYTES = 1 << 20  # enough for a call, and for control that names thousands of workers; untouched pages cost nothing
 
 _NUMBER = struct.Struct("<Q")
 _HEAD = struct.Struct("<QQI")
@@ -60,12 +60,14 @@ class Instructions:
         weights: The location of the newest version; None: none yet.
         taken: The number of this incarnation's batches that the learner has taken.
         leave: Send the frames collected so far, and leave.
+        call: The call that waits for an answer; None: none does.
     """
 
     control: Control | None = None
     weights: WeightsLocation | None = None
     taken: int = 0
     leave: bool = False
+    call: Call | None = None
 
 
 class ControlBlock:

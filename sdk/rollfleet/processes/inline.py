@@ -18,7 +18,7 @@ from rollfleet.weights.layout import Snapshot, State
 from rollfleet.worker.evaluation import PolicyEvaluation
 from rollfleet.worker.worker import Worker
 from rollfleet_api.job import Mode
-from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerPhase, WorkerStatus
+from rollfleet_api.messages import Answer, BatchMeta, Call, Control, Evaluation, LearnerPhase, WorkerStatus
 
 
 class InlineTransport(Transport):
@@ -104,7 +104,7 @@ class InlineTransport(Transport):
         return frozenset([0])
 
     def workers(self) -> Mapping[int, WorkerStatus]:
-        """See `Transport`. Unless it collects, the worker applies weights and answers a call, as any that waits."""
+        """See `Transport`. Unless it collects, the worker applies weights, as any that waits."""
         control = self._worker_transport.control
         if control and control.phase is not LearnerPhase.COMPLETE and self._collecting.acquire(blocking=False):
             try:
@@ -112,6 +112,13 @@ class InlineTransport(Transport):
             finally:
                 self._collecting.release()
         return {0: self._worker_transport.status} if self._worker_transport.status else {}
+
+    def call(self, worker: int, call: Call) -> "Future[Answer]":
+        """See `Transport`. The worker answers at once."""
+        answered = Future[Answer]()
+        with self._collecting:
+            answered.set_result(self._worker.answer(call))
+        return answered
 
     def close(self, *, timeout_s: float | None = None) -> None:
         """See `Transport`."""
@@ -154,6 +161,8 @@ class InlineTransport(Transport):
 class _InlineWorkerTransport:
     """See `WorkerTransport`. It never waits: in its thread nothing else makes the condition true."""
 
+    call: Call | None = None  # the learner's side calls the worker itself
+
     def __init__(self, *, shared: bool) -> None:
         self._shared = shared
         self._newest: Weights | None = None
@@ -186,6 +195,9 @@ class _InlineWorkerTransport:
         done: Future[None] = Future()
         done.set_result(None)
         return PendingBatch(admitted=done, delivered=done)
+
+    def answer(self, answer: Answer) -> None:
+        pass
 
     def report(self, status: WorkerStatus) -> None:
         self.status = status

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rollfleet.errors import MessageCorrupt
-from rollfleet_api.messages import MAX_MESSAGE_BYTES, Evaluation, MessageInvalid, WorkerStatus, pack, unpack
+from rollfleet_api.messages import MAX_MESSAGE_BYTES, Answer, Evaluation, MessageInvalid, WorkerStatus, pack, unpack
 
 _HEAD = struct.Struct("<BI")
 
@@ -22,9 +22,9 @@ class BatchReady:
     nbytes: int
 
 
-WorkerMessage = WorkerStatus | BatchReady | Evaluation
+WorkerMessage = WorkerStatus | BatchReady | Evaluation | Answer
 
-_KINDS: dict[int, type[WorkerMessage]] = {1: WorkerStatus, 2: BatchReady, 3: Evaluation}
+_KINDS: dict[int, type[WorkerMessage]] = {1: WorkerStatus, 2: BatchReady, 3: Evaluation, 4: Answer}
 _NUMBERS = {kind: number for number, kind in _KINDS.items()}
 
 

@@ -8,6 +8,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +27,7 @@ from rollfleet.system.shared_memory import SharedMemory
 from rollfleet.transports.evaluation_log import EvaluationLog
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import State
-from rollfleet_api.messages import Control, Evaluation, WorkerState, WorkerStatus
+from rollfleet_api.messages import Answer, Call, Control, Evaluation, WorkerState, WorkerStatus
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ class Supervisor:
     A transport's finalizer closes it, so it must not refer to the transport.
 
     Attributes:
-        members: Indices of the workers that were started and not removed.
+        members: Indices of the workers that were started and not removed; another object after each change.
         handles: The newest incarnation of each worker that has not ended, by index.
         statuses: The last status that each worker reported, by index.
         evaluations: The results of evaluation workers.
@@ -79,9 +81,10 @@ class Supervisor:
         self._ending: list[WorkerHandle] = []  # closed: their environments may still be closing
         self._control: Control | None = None
         self._newest: WeightsLocation | None = None  # of the versions that were meant for all workers
+        self._calls: dict[int, Future[Answer]] = {}  # that wait for an answer, by their numbers
         self._started = 0
         self._closed = False
-        self.members: set[int] = set()
+        self.members = frozenset[int]()
         self.handles: dict[int, WorkerHandle] = {}
         self.statuses: dict[int, WorkerStatus] = {}
         self.evaluations = EvaluationLog()
@@ -101,7 +104,7 @@ class Supervisor:
             self._started += count
             for index in indices:
                 self._start(index, 0, Instructions(control=self._control, weights=self._newest))
-                self.members.add(index)
+            self.members |= {*indices}
             return indices
 
     def remove(self, workers: Collection[int]) -> None:
@@ -113,8 +116,8 @@ class Supervisor:
         with self._changing:
             if unknown := set(workers) - self.members:
                 raise JobInvalid(f"there are no workers {sorted(unknown)}; there are {sorted(self.members)}")
+            self.members -= {*workers}
             for index in workers:
-                self.members.discard(index)
                 self.handles[index].leaving = True
                 self.handles[index].instruct(leave=True)
 
@@ -145,6 +148,21 @@ class Supervisor:
             handle = self.handles.get(worker)
             if handle is not None and handle.incarnation == incarnation:
                 handle.instruct(taken=max(handle.instructions.taken, sequence + 1))
+
+    def call(self, worker: int, call: Call) -> "Future[Answer]":
+        """See `Transport`."""
+        answered = Future[Answer]()
+
+        def end(_: "Future[Answer]") -> None:
+            with self._changing:
+                self._calls.pop(call.number, None)
+                self._instruct(worker, None)
+
+        with self._changing:
+            self._calls[call.number] = answered
+            self._instruct(worker, call)
+        answered.add_done_callback(end)
+        return answered
 
     def listen(self, timeout_s: float) -> None:
         """Read messages of workers. Returns after the first ones, at the latest after `timeout_s`.
@@ -198,11 +216,18 @@ class Supervisor:
                     self.ready_batches.append((handle, message))
                 elif isinstance(message, Evaluation):
                     self.evaluations.add(message)
+                elif isinstance(message, Answer):
+                    if answered := self._calls.get(message.number):
+                        answered.set_result(message)
                 else:
                     self.statuses[handle.index] = message
                     self._check_failure(handle, message)
         except MessageCorrupt as error:
             self._fail(error)
+
+    def _instruct(self, worker: int, call: Call | None) -> None:
+        if handle := self.handles.get(worker):
+            handle.instruct(call=call)
 
     def _on_hang_up(self, handle: WorkerHandle) -> None:
         """Clean up after a worker that left or died: its connection is closed. Restart it if it failed."""
@@ -221,8 +246,8 @@ class Supervisor:
         if handle.leaving or self._closed or not failed:
             return
         if self._may_restart(handle):
-            weights = handle.instructions.weights
-            self._start(handle.index, handle.incarnation + 1, Instructions(control=self._control, weights=weights))
+            instructions = replace(handle.instructions, control=self._control, taken=0)
+            self._start(handle.index, handle.incarnation + 1, instructions)
         elif not handle.ended_well:
             ended = describe_exit(code) if code is not None else "it closed its connection"
             self._fail(WorkerFailed(handle.index, f"{ended}\n{crash}" if crash else ended))

@@ -12,6 +12,7 @@ import logging
 import time
 import weakref
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +31,7 @@ from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import State
 from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.fragment_message import unpack_fragment
-from rollfleet_api.messages import Control, Evaluation, WorkerStatus
+from rollfleet_api.messages import Answer, Call, Control, Evaluation, WorkerStatus
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ class ProcessesTransport(Transport):
 
     def members(self) -> frozenset[int]:
         """See `Transport`."""
-        return frozenset(self._supervisor.members)
+        return self._supervisor.members
 
     def workers(self) -> Mapping[int, WorkerStatus]:
         """See `Transport`."""
@@ -158,6 +159,11 @@ class ProcessesTransport(Transport):
             index: replace(status, in_step_s=handles[index].in_step_s) if index in handles else status
             for index, status in dict(self._supervisor.statuses).items()
         }
+
+    def call(self, worker: int, call: Call) -> "Future[Answer]":
+        """See `Transport`."""
+        self._check()
+        return self._supervisor.call(worker, call)
 
     def corrupt(self) -> Mapping[int, int]:
         """See `Transport`."""

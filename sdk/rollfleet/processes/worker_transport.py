@@ -26,7 +26,7 @@ from rollfleet.system.shared_memory import SharedMemory
 from rollfleet.transports.worker_side import PendingBatch
 from rollfleet.wire.codec import Encoded
 from rollfleet.wire.fragment_message import pack_fragment
-from rollfleet_api.messages import BatchMeta, Control, Evaluation, WorkerStatus
+from rollfleet_api.messages import Answer, BatchMeta, Call, Control, Evaluation, WorkerStatus
 
 CHECK_INTERVAL_S = 1.0
 HEADROOM = 1.5  # size of a slot that replaces one that was too small, relative to it
@@ -71,6 +71,7 @@ class ProcessWorkerTransport:
         self._inbox: SharedWeightsInbox | None = None
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
+        self._answered = 0  # the number of the last call
         self.incarnation = incarnation
         self.on_leave: Callable[[], None] = lambda: None
 
@@ -79,6 +80,17 @@ class ProcessWorkerTransport:
         """See `WorkerTransport`. A worker reads it between any two steps of its environments."""
         self._control_block.beat()
         return self._instructions().control
+
+    @property
+    def call(self) -> Call | None:
+        """See `WorkerTransport`."""
+        call = self._instructions().call
+        return call if call and call.number != self._answered else None
+
+    def answer(self, answer: Answer) -> None:
+        """See `WorkerTransport`."""
+        self._answered = answer.number
+        self._send(answer)
 
     def follow_weights(self, layout: Layout) -> SharedWeightsInbox:
         """See `WorkerTransport`."""

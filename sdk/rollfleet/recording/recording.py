@@ -82,7 +82,7 @@ class Recording:
         newest: dict[int, Identity] = {}
 
         def new(record: Record) -> bool:
-            """Whether a run before has not recorded it: a worker sends a batch again while the queue is full."""
+            """Whether a run before has not recorded it: a worker sends again what it keeps."""
             before, newest[record.identity.worker] = newest.get(record.identity.worker), record.identity
             return before != record.identity
 

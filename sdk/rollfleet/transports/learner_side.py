@@ -1,10 +1,12 @@
 """The learner's side of a transport, as a Protocol: batches come in, weights and control go out."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerStatus, RankStatus, WorkerStatus
+from rollfleet.errors import JobInvalid
+from rollfleet_api.messages import Answer, BatchMeta, Call, Control, Evaluation, LearnerStatus, WorkerStatus
 from rollfleet_api.ranks import ALONE, Rank
 
 if TYPE_CHECKING:
@@ -74,48 +76,6 @@ class Elastic(Protocol):
         """Make these workers leave: each sends the frames that it has. They stop being members now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerTotals:
-    """Totals over the other ranks of a learner.
-
-    Attributes:
-        frames: Frames that their loops received.
-        batches: Batches that their loops received.
-        dropped: Batches that they dropped.
-    """
-
-    frames: int = 0
-    batches: int = 0
-    dropped: int = 0
-
-
-class Peers(Protocol):
-    """The other ranks, on rank 0 of a learner of several processes.
-
-    A rank is present until it leaves, or sends no heartbeat for 10 s.
-    """
-
-    def totals(self) -> PeerTotals:
-        """Return the totals of all processes of the other ranks."""
-
-    def wait_for_round(self, session: int, round_: int | None, *, timeout_s: float) -> bool:
-        """Wait until each present rank has received this round of this session; None: until each has reported.
-
-        Returns False after the timeout.
-        """
-
-
-class Leader(Protocol):
-    """Rank 0 of a learner, on its other ranks."""
-
-    @property
-    def control(self) -> Control | None:
-        """The newest control message of rank 0; None: none has come yet."""
-
-    def report(self, status: RankStatus) -> None:
-        """Report this to rank 0, now and in each heartbeat. The transport fills in `process`."""
-
-
 class Transport(Protocol):
     """The learner's side of a transport. All methods but `receive` and `close` return at once.
 
@@ -157,13 +117,8 @@ class Transport(Protocol):
         return ALONE
 
     @property
-    def peers(self) -> Peers | None:
-        """The other ranks; None: this is not rank 0 of several."""
-        return None
-
-    @property
-    def leader(self) -> Leader | None:
-        """Rank 0; None: this is rank 0."""
+    def leader_control(self) -> Control | None:
+        """On ranks other than 0, rank 0's newest control; None: it has sent none, or this is rank 0."""
         return None
 
     @property
@@ -202,9 +157,17 @@ class Transport(Protocol):
     def workers(self) -> Mapping[int, WorkerStatus]:
         """Return the newest heartbeat of each worker, by index."""
 
-    def report(self, status: LearnerStatus) -> None:
-        """Set the content of the learner's heartbeat. By default it goes nowhere: only this process reads it."""
+    def report(self, status: Callable[[], LearnerStatus]) -> None:
+        """Set the function that returns the content of each heartbeat of the learner. By default none is sent."""
         return
+
+    def call(self, worker: int, call: Call) -> "Future[Answer]":
+        """Call a method on a worker, which answers between two batches. Cancel the future to stop waiting.
+
+        Raises:
+            JobInvalid: The transport does not have this capability.
+        """
+        raise JobInvalid(f"{type(self).__name__} cannot call methods on workers")
 
     def corrupt(self) -> Mapping[int, int]:
         """Return the number of batches that could not be read so far, by worker. A round goes on without them."""

@@ -39,11 +39,13 @@ class Roster:
         self._expected = self._desired = self._most = workers
         self._statuses: dict[int, WorkerStatus] = {}
         self._missed: dict[int, int] = {}
+        self._members = frozenset(range(workers))
 
     def resize(self, workers: int) -> None:
         """Set the job's number of workers."""
         self._desired, self._most = workers, max(self._most, workers)
         self._expected = min(self._expected, workers)
+        self._count_members()
 
     def hear(self, status: WorkerStatus) -> None:
         """Record a heartbeat.
@@ -54,28 +56,27 @@ class Roster:
         if status.worker < self._most:
             self._statuses[status.worker] = status
             self._missed[status.worker] = 0
+            if self._is_member(status.worker) != (status.worker in self._members):
+                self._members ^= {status.worker}
 
     def tick(self) -> None:
         """Count a second in which heartbeats could arrive."""
         for worker in self._missed:
             self._missed[worker] += 1
+        self._count_members()
 
     def forget_missed(self) -> None:
         """Forget missed heartbeats: none could arrive for a while."""
         self._missed = dict.fromkeys(self._missed, 0)
+        self._count_members()
 
     def statuses(self) -> Mapping[int, WorkerStatus]:
         """Return the newest heartbeat of each worker, by index."""
         return dict(self._statuses)
 
     def members(self) -> frozenset[int]:
-        """Return the indices of the workers that a round waits for; see the class."""
-        statuses = self.statuses()
-        return frozenset(
-            worker
-            for worker in range(self._desired)
-            if (self._takes_part(statuses[worker]) if worker in statuses else worker < self._expected)
-        )
+        """Return the indices of the workers that a round waits for; see the class. The same object while they stay."""
+        return self._members
 
     def problems(self) -> dict[int, str]:
         """Describe the problems of workers, by index. A worker without a problem has no entry."""
@@ -85,9 +86,15 @@ class Roster:
                 found[worker] = f"worker {worker} {problem}"
         return found
 
-    def _takes_part(self, status: WorkerStatus) -> bool:
+    def _count_members(self) -> None:
+        members = frozenset(filter(self._is_member, range(self._desired)))
+        self._members = self._members if members == self._members else members
+
+    def _is_member(self, worker: int) -> bool:
+        if (status := self._statuses.get(worker)) is None:
+            return worker < self._expected
         gone = status.state is WorkerState.LEFT or (status.state is WorkerState.FAILED and status.fatal)
-        return not (gone or self._is_silent(status))
+        return worker < self._desired and not (gone or self._is_silent(status))
 
     def _is_silent(self, status: WorkerStatus) -> bool:
         return self._missed[status.worker] >= self.suspect_after_s

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rollfleet_api.messages import BatchMeta, Control, Flags, WorkerStatus
+from rollfleet_api.messages import Answer, BatchMeta, Call, Control, Flags, WorkerStatus
 
 if TYPE_CHECKING:
     from rollfleet.data.batch import Fragment
@@ -68,6 +68,7 @@ class WorkerTransport(Protocol):
         >>> from rollfleet_api.messages import LearnerPhase
         >>> class PrintOneBatch:
         ...     incarnation = 0
+        ...     call = None
         ...     control = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0)
         ...
         ...     def follow_weights(self, layout):
@@ -99,6 +100,13 @@ class WorkerTransport(Protocol):
     def control(self) -> Control | None:
         """The newest control message; None: none has come yet."""
 
+    @property
+    def call(self) -> Call | None:
+        """The learner's call that waits for an answer; None: none does, or the transport has no calls."""
+
+    def answer(self, answer: Answer) -> None:
+        """Answer the call. `call` is then another one, or None."""
+
     def follow_weights(self, layout: "Layout") -> WeightsInbox | None:
         """Receive the weights of a policy with this layout from now on. Called once.
 
@@ -116,7 +124,7 @@ class WorkerTransport(Protocol):
         """Send a batch after those sent before. Its fragment must not change until the next one is admitted."""
 
     def report(self, status: WorkerStatus) -> None:
-        """Set the content of the heartbeat, and send it at once."""
+        """Set the content of the heartbeat, and send it soon."""
 
     def close(self) -> None:
         """Leave. The last report is still sent."""

@@ -218,10 +218,10 @@ class Reassembly:
         """Number of pieces that were added."""
         return self.count - self._missing
 
-    @property
-    def first_missing(self) -> int:
-        """The index of the first piece that was not added, of an incomplete message."""
-        return int(self._received.argmin())
+    def missing_from(self, start: int) -> tuple[int, int]:
+        """Return the next missing pieces from `start` on: the first, and the one behind the last of its run."""
+        first = start + int(np.append(self._received[start:], False).argmin())
+        return first, first + int(np.append(self._received[first:], True).argmax())
 
     def missing(self) -> list[int]:
         """Return the indices of the missing pieces."""

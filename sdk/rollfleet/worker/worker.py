@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -20,9 +21,9 @@ from rollfleet.system.process_setup import seed_generators
 from rollfleet.transports.worker_side import PendingBatch, Weights, WeightsInbox, WorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.modules import complete
-from rollfleet.worker.remote_calls import RemoteCalls
+from rollfleet.worker.remote_calls import answer_to
 from rollfleet_api.job import Mode
-from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, WorkerState, WorkerStatus
+from rollfleet_api.messages import Answer, BatchMeta, Call, Control, LearnerPhase, WorkerState, WorkerStatus
 from rollfleet_api.versions import count_of
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class Worker:
 
     Attributes:
         policy: The policy that acts.
+        answer: Returns the answer to a call of the learner.
         status: The present status, with the applied version and all counters.
 
     Raises:
@@ -82,7 +84,7 @@ class Worker:
             self._select = workload.scheme.select
             self._layout = workload.scheme.layout(self._select(policy))
             self.policy = policy
-            self._calls = RemoteCalls(index, env, policy)
+            self.answer: Callable[[Call], Answer] = partial(answer_to, env=env, policy=policy)
             self._inbox: WeightsInbox | None = (
                 transport.follow_weights(self._layout) if self._layout.parameters else None
             )
@@ -144,13 +146,13 @@ class Worker:
 
     def apply_waiting(self) -> None:
         """Apply the newest version, and answer a call, while the worker waits to collect."""
-        control, before = self._transport.control, (self._version, self._calls.answer)
+        control, before = self._transport.control, self._version
         self._answer_call()
         if self._inbox is not None:
             self._load_newest()
         elif control is not None:
             self._use(control.version_for(self._index))
-        if (self._version, self._calls.answer) != before:
+        if self._version != before:
             self._report(self.status.state)
 
     def collect(self, control: Control) -> tuple[Fragment, BatchMeta]:
@@ -300,7 +302,7 @@ class Worker:
         began = time.monotonic()
 
         def changed() -> bool:
-            return ready() or self._newer() is not None or self._calls.changes(self._transport.control)
+            return ready() or self._newer() is not None or self._transport.call is not None
 
         self._transport.wait_until(changed)
         while not ready():
@@ -309,9 +311,8 @@ class Worker:
         return time.monotonic() - began
 
     def _answer_call(self) -> None:
-        control = self._transport.control
-        if self._calls.changes(control):
-            self._calls.follow(control)
+        if (call := self._transport.call) is not None:
+            self._transport.answer(self.answer(call))
 
     def _wait_for(self, future: "Future[None]") -> None:
         waited_s = self._wait(lambda: future.done() or self._is_complete(), WorkerState.WAITING_FOR_LEARNER)
@@ -326,7 +327,7 @@ class Worker:
         self.status = replace(self.status, **{name: getattr(self.status, name) + more for name, more in counts.items()})
 
     def _report(self, state: WorkerState) -> None:
-        self.status = replace(self.status, state=state, answer=self._calls.answer)
+        self.status = replace(self.status, state=state)
         self._transport.report(self.status)
 
 

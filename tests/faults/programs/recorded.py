@@ -1,12 +1,14 @@
-"""A real worker and a real learner that also log events: batches stored, handed over, acknowledged.
+"""A real worker and a real learner that also log events: batches collected, handed over.
 
-At SIGUSR1 their clocks jump: an hour forward, then an hour back. A third program attacks NATS.
+At SIGUSR1 their clocks jump: an hour forward, then an hour back. The learner is slow at times, and its receipts get
+lost, come late, or come twice. A third program attacks NATS.
 """
 
 import asyncio
 import json
 import logging
 import os
+import random
 import signal
 import sys
 import time
@@ -20,35 +22,37 @@ from tests.attacks import ATTACKS
 import rollfleet
 from rollfleet.cli import worker_program
 from rollfleet.envs.factory import make_env
+from rollfleet.errors import LearnerReplaced
 from rollfleet.learner import gathering
-from rollfleet.nats.publisher import BatchPublisher
+from rollfleet.nats.outbox import Outbox
 from rollfleet.nats.receiver import BatchReceiver
 from rollfleet.policies.factory import make_policy
-from rollfleet.wire.chunks import Identity
 from rollfleet_api.address import THREADS, Address
 from rollfleet_api.subjects import Subjects
 from rollfleet_api.versions import count_of
 
-PAUSE_S = 0.01  # the learner pauses between two batches
+PAUSE_S, LONG_PAUSE_S = 0.01, 0.5  # the learner pauses between two batches
+LATE_S = 0.1
 
 
 def work(log: str, url: str, job: str, index: int) -> None:
     _begin(log)
-    publish = BatchPublisher.publish
+    add = Outbox.add
 
-    async def recorded(self: BatchPublisher, fragment: Any, meta: Any, identity: Identity, admitted: Any) -> None:
+    async def recorded(self: Outbox, fragment: Any, meta: Any, pending: Any) -> None:
+        identity = f"{index}.{self._lease.incarnation}.{self._sequence}"
         rows = _rows(fragment.steps["observation",], fragment.steps["collector", "traj_ids"])
-        await publish(self, fragment, meta, identity, admitted)
         version = count_of(meta.version)
-        _write(log, event="stored", identity=_key(identity), round=meta.round, version=version, rows=rows)
+        _write(log, event="collected", identity=identity, round=meta.round, version=version, rows=rows)
+        await add(self, fragment, meta, pending)
 
-    BatchPublisher.publish = recorded  # type: ignore[method-assign]
+    Outbox.add = recorded  # type: ignore[method-assign]
     sys.exit(worker_program.main(Address(url=url, job=job), index))
 
 
 def learn(log: str, url: str, job: str) -> None:
     _begin(log)
-    hand_over, acknowledge = gathering.Gatherer.hand_over, BatchReceiver._acknowledge_batch
+    hand_over, answer = gathering.Gatherer.hand_over, BatchReceiver._answer
 
     def handed_over(self: gathering.Gatherer, *, stored: bool) -> None:
         fragments = [
@@ -70,14 +74,15 @@ def learn(log: str, url: str, job: str) -> None:
         )
         hand_over(self, stored=stored)
 
-    async def acknowledged(self: BatchReceiver, identity: Identity) -> None:
-        held = identity in self._acknowledge_at
-        await acknowledge(self, identity)
-        if held:
-            _write(log, event="acknowledged", identity=_key(identity))
+    async def unreliable(self: BatchReceiver, worker: int, receipt: Any) -> None:
+        fate = random.choices(("once", "never", "late", "twice"), (17, 1, 1, 1))[0]
+        if fate == "late":
+            self._link.begin(_later(answer(self, worker, receipt)))
+        for _ in range({"once": 1, "twice": 2}.get(fate, 0)):
+            await answer(self, worker, receipt)
 
     gathering.Gatherer.hand_over = handed_over  # type: ignore[method-assign]
-    BatchReceiver._acknowledge_batch = acknowledged  # type: ignore[method-assign]
+    BatchReceiver._answer = unreliable  # type: ignore[method-assign]
     collector = rollfleet.connect(job, address=url)
     env = make_env(collector.job.spec.env.model_copy(update={"num_envs": 1}))
     policy = make_policy(collector.job.spec.policy, env.single_observation_space, env.single_action_space)
@@ -85,11 +90,19 @@ def learn(log: str, url: str, job: str) -> None:
     module = isinstance(policy, torch.nn.Module)
     if module:
         collector.update_policy_weights_(policy)
-    for _ in collector:
-        time.sleep(PAUSE_S)
-        if module:
-            collector.update_policy_weights_(policy)
-        _write(log, event="stats", stats=str(collector.stats()), memory=_memory())
+    try:
+        for _ in collector:
+            time.sleep(random.choices((PAUSE_S, LONG_PAUSE_S), (200, 1))[0])
+            if module:
+                collector.update_policy_weights_(policy)
+            _write(log, event="stats", stats=str(collector.stats()), memory=_memory())
+    except LearnerReplaced:
+        _write(log, event="replaced")
+
+
+async def _later(sending: Any) -> None:
+    await asyncio.sleep(LATE_S)
+    await sending
 
 
 def attack(log: str, url: str, job: str) -> None:

@@ -5,6 +5,7 @@ import signal
 import pytest
 from tests.job_server import Connect, Server
 from tests.sdk.cli.program import Program, Workplace
+from tests.sdk.concurrent_calls import begin
 
 from rollfleet_api.messages import Control, LearnerPhase, pack
 
@@ -51,11 +52,14 @@ def start(workplace: Workplace, server: Server) -> Program:
     return program
 
 
-def test_a_worker_sends_its_frames_before_it_leaves(workplace: Workplace, server: Server, connect: Connect) -> None:
+def test_a_worker_that_leaves_sends_its_frames_to_the_learner(
+    workplace: Workplace, server: Server, connect: Connect
+) -> None:
     program = start(workplace, server)
-    assert program.stop_by(signal.SIGTERM) == 143
     with connect() as collector:
-        batch = next(collector)
+        waiting = begin(next, collector)
+        assert program.stop_by(signal.SIGTERM) == 143
+        batch = waiting.result(20)
         assert 12 <= batch.shape[1] < 9_000
         seen, then = batch["observation"], batch["next", "observation"]
         assert (then[..., 1] == seen[..., 1] + 1).all()  # no transition goes from one episode to the next
@@ -64,9 +68,6 @@ def test_a_worker_sends_its_frames_before_it_leaves(workplace: Workplace, server
         assert collector.workers == ()  # it has left: no round waits for it
 
 
-@pytest.mark.slow  # it takes 10 s: after them, a worker that does not drain is ended
-def test_at_sigterm_a_worker_leaves_although_the_queue_is_full(workplace: Workplace, server: Server) -> None:
-    program = start(workplace, server)
-    admin = server.link()
-    admin.call(admin.js.publish(server.subjects.batch_chunk(0, 0), b"in its place"))
-    assert program.stop_by(signal.SIGTERM) == 143
+@pytest.mark.slow  # it takes 10 s: after them, a worker whose last batch no learner takes is ended
+def test_at_sigterm_a_worker_leaves_without_a_learner(workplace: Workplace, server: Server) -> None:
+    assert start(workplace, server).stop_by(signal.SIGTERM) == 143

@@ -35,7 +35,7 @@ def arrival(
 
 def opened(number: int = 1, *, enough: int = 2) -> Round:
     """Open a round of workers 0 and 1."""
-    return Round(session=SESSION, number=number, members=frozenset({0, 1}), enough=enough)
+    return Round(of=(SESSION, number), members=frozenset({0, 1}), enough=enough)
 
 
 def takes(admission: Admission, round_: Round, of: Arrival) -> bool:

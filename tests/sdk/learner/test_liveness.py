@@ -9,15 +9,11 @@ from typing import Any
 import pytest
 from tests.job_server import Connect, Server, actor_critic
 from tests.sdk.counting import WaitsForFile
-from tests.sdk.nats.numbered_batches import of, publish, values
 from tests.sdk.places import Collect
 from tests.waiting import wait_until
 
 from rollfleet import Stats
-from rollfleet_api import streams
 from rollfleet_api.messages import WorkerState
-from rollfleet_api.permissions import Role
-from rollfleet_api.ranks import ALONE
 
 ASYNC: dict[str, Any] = {"mode": "Async", "workers": 1, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
 SUSPECT: dict[str, Any] = {"failure": {"suspectAfterSeconds": 3}}
@@ -57,25 +53,6 @@ def test_a_silent_worker_is_reported_and_a_round_continues_without_it(
     while next(collector).shape[0] != 1:
         pass
     assert "default/test: worker 1 has sent no heartbeat for 3 s" in caplog.text
-
-
-def test_a_batch_redelivered_to_a_busy_learner_is_yielded_once(
-    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streams, "ACK_WAIT_NS", streams.SECOND_NS)  # no one extends it in time
-    server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 4}})
-    link, admin = server.link(Role.WORKER), server.link()
-    for sequence in (0, 1):
-        publish(link, float(sequence), of(0, sequence), chunk_bytes=256)
-    collector = connect()
-    assert values(collector, 1) == [0.0]
-    queue, learner = admin.subjects.batches_stream, ALONE.consumer
-    wait_until(lambda: bool(admin.call(admin.js.consumer_info(queue, learner)).num_redelivered))
-    assert values(collector, 1) == [1.0]
-    publish(link, 2.0, of(0, 2))
-    assert values(collector, 1) == [2.0]
-    assert (collector.stats().repeated, collector.stats().missed) == (0, 0)
-    wait_until(lambda: server.queued() == 0)
 
 
 @pytest.mark.parametrize(

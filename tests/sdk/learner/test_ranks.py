@@ -1,22 +1,28 @@
-"""Several processes of one learner share a job: each batch goes to one of them, and rank 0 leads."""
+"""Several processes of one learner share a job: each batch goes to one of them, and rank 0 leads.
 
+Threads stand for the processes, and a barrier for the all-reduce of their steps; `test_torchrun` has real ones.
+"""
+
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
+from threading import Barrier
 from typing import Any
 
 import pytest
 import torch
-from tests.job_server import Connect, Server, actor_critic, join_all
+from tests.job_server import Connect, Server, actor_critic, deafen, join_all
 from tests.sdk.batch_sender import Sender
-from tests.sdk.concurrent_calls import at_once, begin
+from tests.sdk.concurrent_calls import PATIENCE_S, at_once, begin
 from tests.sdk.nats.numbered_batches import fragment, values
 from tests.waiting import wait_until
 
 from rollfleet import Collector
 from rollfleet.errors import JobInvalid, LearnerReplaced
+from rollfleet.nats.state import read_state
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.rollout.trajectory_ids import split
-from rollfleet_api.messages import BatchMeta, WorkerState
+from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, LearnerStatus, WorkerState, pack
 from rollfleet_api.permissions import Role
 
 WORKERS = 4
@@ -36,15 +42,23 @@ def both(connect: Connect, ranks: int = 2, **more: Any) -> list[Collector]:
     return [connect(actor_critic(), rank=0, ranks=ranks, **more), *later]
 
 
-def whole(collector: Collector) -> list[Any]:
-    """Iterate to the end of the job."""
-    with collector:
-        return list(collector)
+def in_step(collectors: Sequence[Collector], batches: int | None = None) -> list[list[Any]]:
+    """Return these batches of each rank, None: all. After each of them the ranks wait for each other."""
+    step = Barrier(len(collectors))
+
+    def go(collector: Collector) -> list[Any]:
+        found = []
+        for batch in islice(collector, batches):
+            found.append(batch)
+            step.wait(PATIENCE_S)
+        return found
+
+    return at_once(go, collectors)
 
 
 def test_in_mode_sync_each_rank_gets_its_workers_fragments_of_every_round(connect: Connect, server: Server) -> None:
     workers = server.start_workers(**SYNC | {"collect": {"framesPerBatch": 64, "totalFrames": 64 * 20}})
-    leader, other = at_once(whole, both(connect))
+    leader, other = in_step(both(connect))
     assert len(leader) == len(other) == 20
     for one, two in zip(leader, other, strict=True):
         assert (workers_in(one), workers_in(two)) == ({0, 2}, {1, 3})
@@ -81,10 +95,13 @@ def test_a_rank_that_drops_its_part_of_a_round_delays_no_other(rank: int, connec
             raise LookupError("mine")
         return batch
 
+    step = Barrier(2)
+
     def go(collector: Collector) -> int:
         for _ in range(6):
             with suppress(LookupError):
                 next(collector)
+            step.wait(PATIENCE_S)
         return collector.stats().interrupted
 
     interrupted = [connect(actor_critic(), rank=rank, ranks=2, postproc=postproc)]
@@ -92,31 +109,14 @@ def test_a_rank_that_drops_its_part_of_a_round_delays_no_other(rank: int, connec
     assert at_once(go, collectors) == [0, 2]
 
 
-def test_no_round_opens_before_every_rank_received_the_last_one(connect: Connect, server: Server) -> None:
-    server.start_workers(**SYNC)
-    leader, other = both(connect)
-    next(leader)
-    ahead = begin(next, leader)
-    assert workers_in(next(other)) == {1, 3}
-    ahead.result(20)
-    ahead = begin(next, leader)
-    with pytest.raises(TimeoutError):
-        ahead.result(0.5)
-    assert (leader.batches, leader.version) == (2, 2)  # newer weights would be those of a worker that has yet to begin
-    other.detach()  # rank 0 does not wait for a rank that left
-    ahead.result(20)
-    assert leader.batches == 3
-
-
-def test_in_mode_async_each_batch_goes_to_its_workers_rank_and_frames_count_over_all_ranks(
+def test_in_mode_async_each_batch_goes_to_its_workers_rank_and_rank_0_ends_at_its_share(
     connect: Connect, server: Server
 ) -> None:
     workers = server.start_workers(**ASYNC | {"collect": {"framesPerBatch": 16, "totalFrames": 16 * 100}})
     collectors = both(connect, ranks=3)
-    of_ranks = at_once(whole, collectors)
+    of_ranks = at_once(list, collectors)
     assert [set.union(*map(workers_in, mine)) for mine in of_ranks] == [{0, 3}, {1}, {2}]
-    assert sum(map(len, of_ranks)) >= 100
-    assert len(of_ranks[0]) < 100  # frames of other ranks count
+    assert len(of_ranks[0]) == 50  # it has two of four workers
     assert [collector.stats().missed for collector in collectors] == [0, 0, 0]
     join_all(workers)
 
@@ -229,10 +229,10 @@ def test_batches_sent_before_the_job_shrank_reach_their_rank(server: Server, con
 def test_when_rank_0_starts_again_the_others_follow_it(connect: Connect, server: Server) -> None:
     workers = server.start_workers(**SYNC)
     leader, other = both(connect)
-    at_once(lambda collector: list(islice(collector, 3)), [leader, other])
+    in_step([leader, other], 3)
     leader.detach()
     leader = connect(actor_critic(), rank=0, ranks=2)
-    batches = at_once(lambda collector: list(islice(collector, 3)), [leader, other])
+    batches = in_step([leader, other], 3)
     assert [workers_in(batch) for batch in batches[1]] == [{1, 3}] * 3
     assert other.version == leader.version
     leader.shutdown()
@@ -243,10 +243,10 @@ def test_when_rank_0_starts_again_the_others_follow_it(connect: Connect, server:
 def test_nats_may_be_killed_and_started_again_under_several_ranks(server: Server, connect: Connect) -> None:
     server.start_workers(**SYNC)
     collectors = both(connect)
-    at_once(lambda collector: list(islice(collector, 3)), collectors)
+    in_step(collectors, 3)
     server.kill()
     server.start_again()
-    at_once(lambda collector: list(islice(collector, 5)), collectors)
+    in_step(collectors, 5)
     assert [collector.frames for collector in collectors] == [8 * 32] * 2
     assert [collector.stats().missed for collector in collectors] == [0, 0]
 
@@ -255,13 +255,80 @@ def test_a_completed_job_does_not_end_ranks_that_come_before_the_next_rank_0(ser
     job = server.provision(**SYNC)
     connect(actor_critic()).shutdown()
     leader, other = both(connect)
-    running = [begin(lambda each: list(islice(each, 2)), each) for each in (other, leader)]
-    transport: Any = other._transport
-    while transport.leader.control.session == 1:
-        assert not running[0].done()
+    running = begin(lambda each: in_step(each, 2), [other, leader])
+    while (control := other._transport.leader_control) and control.session == 1:
+        assert not running.done()
     for index in range(WORKERS):
         server.start_worker(job, index)
-    assert [len(each.result(30)) for each in running] == [2, 2]
+    assert [len(each) for each in running.result(PATIENCE_S)] == [2, 2]
+
+
+def rank_1(server: Server, connect: Connect, *, session: int = 1, round_: int = 3) -> tuple[Collector, Sender, Sender]:
+    """Return rank 1 of 2, whose leader is in this session and round, and its workers, 1 and 3."""
+    server.provision(**SENT | {"mode": "Sync", "collect": {"framesPerBatch": 64}})
+    admin = server.link()
+    control = Control(session=session, phase=LearnerPhase.RUN, round=round_, version=1)
+    admin.call(admin.js.publish(admin.subjects.control, pack(control)))
+    return connect(rank=1, ranks=2), Sender(server, 1), Sender(server, 3)
+
+
+def of_workers(collector: Collector) -> list[float]:
+    """Return the value that each worker has sent for the next round."""
+    return [float(value) for value in next(collector)["observation"][::2].mean((1, 2))]
+
+
+def test_a_round_that_rank_0_has_left_is_not_waited_for(server: Server, connect: Connect) -> None:
+    collector, one, three = rank_1(server, connect)
+    one.send(1.3, round_=3)
+    one.send(1.4, round_=4)
+    three.send(3.4, round_=4)
+    assert of_workers(collector) == pytest.approx([1.4, 3.4])
+    assert collector.stats().stale == 1
+
+
+def test_fragments_for_an_earlier_session_are_dropped(server: Server, connect: Connect) -> None:
+    collector, *senders = rank_1(server, connect, session=2, round_=9)
+    for number, sender in enumerate(senders, 1):
+        sender.send(0.0, session=1, round_=8)
+        sender.send(float(number), session=2, round_=9)
+    assert of_workers(collector) == [1.0, 2.0]
+    assert collector.stats().stale == 2
+
+
+def test_a_fragment_collected_twice_is_yielded_once(server: Server, connect: Connect) -> None:
+    collector, one, three = rank_1(server, connect)
+    one.send(1.0, 1.1, round_=3)
+    three.send(3.0, round_=3)
+    assert of_workers(collector) == [1.0, 3.0]
+    one.send(1.2, round_=3)
+    one.send(1.4, round_=4)
+    three.send(3.4, round_=4)
+    assert of_workers(collector) == pytest.approx([1.4, 3.4])
+    assert (collector.stats().repeated, collector.stats().stale) in ((1, 1), (0, 2))  # before or after it was yielded
+
+
+def test_a_rank_that_missed_every_message_continues_from_stored_ones(server: Server, connect: Connect) -> None:
+    job = server.provision(**SYNC | {"collect": {"framesPerBatch": 64, "totalFrames": 64 * 2}})
+    leader, other = both(connect)
+    transport: Any = other._transport
+    deafen(transport._link)
+    for index in range(WORKERS):
+        server.start_worker(job, index)
+    assert [len(each) for each in in_step([leader, other])] == [2, 2]
+
+
+def test_rank_0_reports_the_frames_of_all_ranks(server: Server, connect: Connect) -> None:
+    server.start_workers(**SYNC)
+    leader, other = both(connect)
+    in_step([leader, other], 3)
+    assert (leader.frames, other.frames) == (96, 96)
+    admin = server.link()
+
+    def reported() -> tuple[int, int, int] | None:
+        status = admin.call(read_state(admin, admin.subjects.learner, LearnerStatus))
+        return (status.session, status.frames, status.batches) if status else None
+
+    wait_until(lambda: reported() == (1, 192, 3))
 
 
 @pytest.mark.parametrize(

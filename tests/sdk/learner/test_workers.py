@@ -31,6 +31,9 @@ class Levelled(Observing):
     def picture(self) -> Any:
         return np.full((64, 64, 3), self.level, np.uint8)
 
+    def repeated(self, text: str) -> str:
+        return 2 * text
+
     def broken(self) -> None:
         raise ArithmeticError("no such level")
 
@@ -67,7 +70,7 @@ def test_methods_of_environments_are_called_between_batches(collect: Collect) ->
     assert [picture.shape for picture in pictures] == [(64, 64, 3)] * 2
     assert (pictures[0] == 4).all()
     assert collector.call(None, "env.level")[0] == [4, 4]  # an attribute
-    wait_until(lambda: not any(status.answer for status in collector.stats().workers.values()))
+    assert collector.call(0, "env.repeated", "x" * 60_000) == {0: ["x" * 120_000] * 2}
 
 
 def test_methods_of_policies_are_called(collect: Collect) -> None:
@@ -130,7 +133,7 @@ def test_environments_in_processes_of_their_own_are_called(here: Collect) -> Non
     [
         ((None, "set_level", 3), r"method: expected 'env\.<name>' or 'policy\.<name>', got 'set_level'"),
         ((None, "env.set_level", object()), "the arguments of 'env.set_level' cannot be sent: object is no number"),
-        ((None, "env.set_level", "x" * 20_000), "the arguments of 'env.set_level' cannot be sent: "),
+        ((None, "env.set_level", "x" * 300_000), "the arguments of 'env.set_level' cannot be sent: "),
         ((5, "env.set_level", 3), "there is no worker 5; the workers are"),
     ],
 )

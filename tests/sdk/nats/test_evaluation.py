@@ -86,7 +86,7 @@ def test_the_end_of_the_job_ends_evaluation(server: Server, connect: Connect) ->
 
 
 def test_a_cut_connection_loses_no_later_version(server: Server, connect: Connect) -> None:
-    server.start_worker(server.provision(**SPEC), 0, evaluates=True)
+    server.start_worker(server.own(**SPEC), 0, evaluates=True)
     collector = connect(actor_critic())
     send(collector, 3)
     wait_until(lambda: versions(collector) == [3])

@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 from tests.job_server import Connect, Server, actor_critic, deafen
-from tests.sdk.nats.numbered_batches import META, fragment, values
 from tests.waiting import wait_until
 
-from rollfleet.errors import JetStreamRefused
 from rollfleet.nats import polling, state
 from rollfleet.nats import transport as nats
-from rollfleet.nats.consumer import LearnerConsumer
 from rollfleet.nats.state import read_state
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
@@ -44,7 +41,7 @@ def test_a_worker_whose_request_for_weights_is_lost_asks_again(
     server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(state, "REQUEST_TIMEOUT_S", 0.1)
-    server.provision(**SPEC)
+    server.own(**SPEC)
     worker = NatsWorkerTransport(server.link(Role.WORKER), 0)
     server.kill()
     caplog.set_level(logging.DEBUG, polling.__name__)
@@ -71,29 +68,9 @@ def test_a_learner_asks_again_if_its_first_request_is_lost(server: Server, monke
     transport.close()
 
 
-def test_a_server_that_refuses_the_consumer_after_a_restart_is_asked_again(
-    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.provision(**SPEC | {"mode": "Async", "policy": {"random": {}}})
-    collector, worker = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
-    refusals, recreate = [JetStreamRefused("CONSUMER.CREATE", 10074, "no suitable peers")], LearnerConsumer.recreate
-
-    async def refused_once(consumer: LearnerConsumer) -> None:
-        if refusals:
-            raise refusals.pop()
-        await recreate(consumer)
-
-    monkeypatch.setattr(LearnerConsumer, "recreate", refused_once)
-    server.kill()
-    server.start_again()
-    worker.send(fragment(7.0), META).stored.result(20)
-    assert values(collector, 1) == [7.0]
-    assert not refusals
-
-
 def test_a_learner_waits_for_nats_to_store_the_end_of_its_job(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nats, "FLUSH_TIMEOUT_S", 0.0)  # the limit for other messages
-    transport = NatsTransport(server.link(Role.LEARNER), server.provision(**SPEC))
+    transport = NatsTransport(server.link(Role.LEARNER), server.own(**SPEC))
     server.kill()
     transport.control(Control(session=transport.resumed.session, phase=LearnerPhase.COMPLETE, round=1, version=0))
     closing = threading.Thread(target=transport.close)

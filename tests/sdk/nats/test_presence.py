@@ -11,9 +11,9 @@ from tests.job_server import Connect, Server, join_all
 from tests.waiting import wait_until
 
 import rollfleet
-from rollfleet.errors import JetStreamRefused
-from rollfleet.nats import polling, presence
-from rollfleet.nats.streams import ask, provision
+from rollfleet.errors import Timeout
+from rollfleet.nats import polling, presence, transport
+from rollfleet.nats.streams import deprovision, provision
 from rollfleet.nats.transport import NatsTransport
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
@@ -23,7 +23,6 @@ ASYNC: dict[str, Any] = {
     "workers": 1,
     "policy": {"random": {}},
     "collect": {"framesPerBatch": 16},
-    "delivery": {"storage": "Memory"},
 }
 WAITS = "NATS came back without this job; waiting until the job's owner recreates it"
 
@@ -36,11 +35,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polling, "POLL_EVERY_S", 0.05)
 
 
-def test_a_transport_that_cannot_be_made_leaves_no_thread(server: Server) -> None:
+def test_a_transport_that_cannot_be_made_leaves_no_thread(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "TAKE_OVER_TIMEOUT_S", 0.5)
     job, link = server.provision(**ASYNC), server.link()
-    link.call(ask(link, f"STREAM.DELETE.{link.subjects.batches_stream}", {}), timeout_s=10)
+    link.call(deprovision(link), timeout_s=10)
     before = set(threading.enumerate())
-    with pytest.raises(JetStreamRefused):
+    with pytest.raises(Timeout):
         NatsTransport(link, job)
     assert set(threading.enumerate()) <= before
 
@@ -56,7 +56,7 @@ def test_a_nats_that_came_back_empty_is_waited_for(
         list(islice(collector, 3))
         with caplog.at_level(logging.WARNING):
             server.kill()
-            server.start_again(empty=True)
+            server.start_again()
             wait_until(lambda: sum(WAITS in message for message in caplog.messages) >= 3)  # worker, learner, recorder
         owner.call(provision(owner, job), timeout_s=10)
         list(islice(collector, 3))

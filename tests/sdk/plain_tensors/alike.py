@@ -8,8 +8,8 @@ from tests.sdk.plain_tensors.policies import ACTED, SEEN
 from torch import nn
 
 from rollfleet.data.tensor_tree import key_of, nested
+from rollfleet.plain_tensors.known import Untranslated
 from rollfleet.plain_tensors.policy import PlainPolicy
-from rollfleet.plain_tensors.untranslated import Untranslated
 
 
 def translated(policy: Any) -> PlainPolicy | Untranslated:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 from tests.sdk.plain_tensors.policies import ACTED, SEEN
+from torch import nn
 from torchrl.data import Unbounded
 from torchrl.envs import (
     CatFrames,
@@ -17,12 +19,15 @@ from torchrl.envs import (
     Compose,
     DoubleToFloat,
     DTypeCastTransform,
+    EndOfLifeTransform,
     ExcludeTransform,
+    GrayScale,
     GymWrapper,
     InitTracker,
     NoopResetEnv,
     ObservationNorm,
     RenameTransform,
+    Resize,
     RewardClipping,
     RewardScaling,
     RewardSum,
@@ -38,6 +43,7 @@ from torchrl.envs import (
     VecNorm,
     VecNormV2,
 )
+from torchrl.envs.transforms import RNDTransform
 
 BOX = gymnasium.spaces.Box(-3.0, 3.0, (SEEN,))
 SPACES: dict[str, gymnasium.Space[Any]] = {
@@ -79,6 +85,9 @@ class Varied(gymnasium.Env[Any, Any]):
         self._left = int(self.np_random.integers(1, 6))
         return self._seen(), {}
 
+    def lives(self) -> int:
+        return self._left // 2
+
     def step(self, action: Any) -> Any:
         self._left -= 1
         gained = self._gain(float(np.sum(action)) + self.np_random.normal())
@@ -111,13 +120,21 @@ CHAIN: list[Callable[[], Any]] = [
     partial(RenameTransform, OBS, ["seen"], create_copy=True),
     lambda: Compose(UnsqueezeTransform(-1, in_keys=OBS, out_keys=["high"]), RenameTransform(["high"], ["renamed"])),
     partial(ExcludeTransform, "pixels"),
+    partial(EndOfLifeTransform, eol_attribute="unwrapped.lives"),
+    lambda: RNDTransform(nn.Linear(SEEN, 2), nn.Linear(SEEN, 2)),
     partial(SelectTransform, "observation", "step_count"),
 ]
 
 
+PIXELS = ["pixels"]
+IMAGES: list[Callable[[], Any]] = [partial(ToTensorImage, in_keys=PIXELS)]
+if find_spec("torchvision"):
+    IMAGES += [partial(GrayScale, in_keys=PIXELS), partial(Resize, 2, 3, in_keys=PIXELS)]
+
+
 def single(kind: str, gain: Any, flag: Any, discrete: bool, skip: int, chain: list[Callable[[], Any]]) -> Any:
     env = GymWrapper(Varied(kind, gain, flag, discrete), frame_skip=skip)
-    first = {"double": [DoubleToFloat], "dict": [partial(ToTensorImage, in_keys=["pixels"])]}.get(kind, [])
+    first = {"double": [DoubleToFloat], "dict": IMAGES}.get(kind, [])
     return TransformedEnv(env, Compose(*(make() for make in (*first, *chain)))) if chain or first else env
 
 

@@ -80,7 +80,7 @@ def test_instructions_are_read_whole_while_they_are_written_over() -> None:
 def test_instructions_that_do_not_fit_are_refused() -> None:
     control_block = ControlBlock.create()
     control_block.write(Instructions(taken=1))
-    long = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0, some=tuple((n, n) for n in range(10_000)))
+    long = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0, some=tuple((n, n) for n in range(100_000)))
     with pytest.raises(MessageTooLarge):
         control_block.write(Instructions(control=long))
     assert ControlBlock(SharedMemory(os.dup(control_block.fileno()))).read().taken == 1

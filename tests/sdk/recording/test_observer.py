@@ -54,13 +54,12 @@ def seen_by(seen: Observer, count: int) -> list[float]:
 
 def test_several_observers_receive_the_learners_batches(server: Server, connect: Connect, observe: Observe) -> None:
     server.provision(**ASYNC)
-    observers = [observe(), observe()]
+    collector, observers = connect(), [observe(), observe()]
     link = server.link(Role.WORKER)
     for sequence in range(4):
         publish(link, float(sequence), of(sequence % 2, sequence // 2), chunk_bytes=256)  # in several chunks
     for observer in observers:
         assert seen_by(observer, 4) == [0.0, 1.0, 2.0, 3.0]
-    collector = connect()
     assert values(collector, 4) == [0.0, 1.0, 2.0, 3.0]
     assert collector.stats().missed == 0
     late = observe()
@@ -79,44 +78,9 @@ def test_a_batch_sent_twice_is_observed_once_and_a_gap_is_counted(server: Server
     assert observer.missed == 2
 
 
-def test_the_bound_of_a_batch_follows_an_edit(server: Server, connect: Connect, observe: Observe) -> None:
-    server.provision(**ASYNC | {"delivery": {"maxBytes": "1Mi"}})
-    collector, observer = connect(), observe()
-    edited = server.provision(**ASYNC | {"delivery": {"maxBytes": "16Mi"}})
-    wait_until(lambda: collector.job.spec.delivery == edited.spec.delivery)
-    publish(server.link(Role.WORKER), 1.0, of(0, 0), size=40_000)  # 1.3 MB
-    assert seen_by(observer, 1) == [1.0]
-    assert values(collector, 1) == [1.0]
-
-
-def test_a_batch_that_waits_for_space_is_observed_once(server: Server, connect: Connect, observe: Observe) -> None:
-    server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 1}})
-    observer = observe()
-    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
-    refused = server.link(Role.LEARNER)
-    tries: list[str] = []
-
-    async def count() -> None:
-        async def on_chunk(message: Any) -> None:
-            tries.append(message.subject)
-
-        await refused.client.subscribe(server.subjects.batch_chunk(0, 0), cb=on_chunk)
-        await refused.flush()
-
-    refused.call(count())
-    sent = [transport.send(fragment(float(number)), META) for number in range(3)]
-    seen = seen_by(observer, 2)
-    while len(tries) < 4:  # the second one was refused at least twice
-        assert observer.receive(0.01) is None
-    assert values(connect(), 3) == [0.0, 1.0, 2.0]
-    sent[-1].stored.result(10)
-    assert seen + seen_by(observer, 1) == [0.0, 1.0, 2.0]
-    assert observer.missed == 0
-
-
 def test_an_observer_that_is_too_slow_counts_lost_batches(server: Server, connect: Connect, observe: Observe) -> None:
     server.provision(**ASYNC)
-    observer = observe(memory_bytes=1)
+    collector, observer = connect(), observe(memory_bytes=1)
     link = server.link(Role.WORKER)
     for sequence in range(6):
         publish(link, float(sequence), of(0, sequence))
@@ -125,7 +89,7 @@ def test_an_observer_that_is_too_slow_counts_lost_batches(server: Server, connec
     publish(link, 6.0, of(0, 6))
     assert seen_by(observer, 1) == [6.0]
     assert observer.missed == 5
-    assert values(connect(), 7) == [float(number) for number in range(7)]
+    assert values(collector, 7) == [float(number) for number in range(7)]
 
 
 def _wait_until_all_have_come(observer: Observer) -> None:
@@ -144,32 +108,30 @@ def test_an_observer_that_does_not_read_its_connection_delays_no_one(server: Ser
     host, transport = server.host_port.split(":")
     with socket.create_connection((host, int(transport))) as deaf:
         user, password = server.url(Role.LEARNER).removeprefix("nats://").split("@")[0].split(":")
-        subject = server.subjects.batch_subjects[0]
+        subject = server.subjects.batches
         deaf.sendall(f'CONNECT {{"user":"{user}","pass":"{password}"}}\r\nSUB {subject} 1\r\nPING\r\n'.encode())
         answer = b""
         while b"PONG" not in answer:
             answer += deaf.recv(4096)
-        worker = NatsWorkerTransport(server.link(Role.WORKER), 0)
-        collector = connect()
+        collector, worker = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
         for number in range(30):  # twice what NATS buffers for a slow reader
             sending = worker.send(fragment(float(number), envs=2, steps=8, size=70_000), META)
         assert values(collector, 30) == [float(number) for number in range(30)]
-        sending.stored.result(10)
+        sending.delivered.result(10)
         assert collector.stats().missed == 0
 
 
-def test_nats_can_be_killed_and_restarted(server: Server, observe: Observe) -> None:
-    server.provision(**ASYNC)
-    observer = observe()
+def test_nats_can_be_killed_and_restarted(server: Server, connect: Connect, observe: Observe) -> None:
+    server.own(**ASYNC)
+    collector, observer = connect(), observe()
     transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
-    transport.send(fragment(0.0), META).stored.result(10)
-    assert seen_by(observer, 1) == [0.0]
+    transport.send(fragment(0.0), META)
+    assert values(collector, 1) == seen_by(observer, 1) == [0.0]
     server.kill()
     server.start_again()
-    while not observer._link.client.is_connected:
-        assert observer.receive(0.01) is None
-    transport.send(fragment(1.0), META).stored.result(10)
-    assert seen_by(observer, 1) == [1.0]
+    wait_until(lambda: observer._link.client.is_connected)
+    transport.send(fragment(1.0), META)
+    assert values(collector, 1) == seen_by(observer, 1) == [1.0]
 
 
 def test_an_observer_ends_after_the_last_batch_of_a_complete_job(server: Server, observe: Observe) -> None:

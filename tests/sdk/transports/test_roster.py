@@ -47,6 +47,15 @@ def test_silent_worker_is_no_member_and_a_problem_until_its_next_heartbeat() -> 
     assert three.problems() == {}
 
 
+def test_heartbeats_of_members_leave_their_set_as_it_is() -> None:
+    """So it costs a batch nothing, whatever the number of workers."""
+    three = roster()
+    members = three.members()
+    pass_by(three, SUSPECT_AFTER_S, heard=(0, 1, 2))
+    three.hear(heartbeat(1, WorkerState.WAITING_FOR_LEARNER))
+    assert three.members() is members
+
+
 def test_seconds_without_a_connection_do_not_count_as_silence() -> None:
     three = roster()
     pass_by(three, SUSPECT_AFTER_S - 1)

@@ -121,23 +121,11 @@ def test_assembled_message_is_decoded_in_place(kind: type) -> None:
 # Giving up.
 
 
-def test_incomplete_messages_before_a_complete_one_of_the_worker_are_given_up() -> None:
-    assembler = Assembler(max_message_bytes=100)
-    kept = [sent_by(1, sequence=9), sent_by(2, sequence=1), sent_by(1, incarnation=1)]
-    given_up = [sent_by(1, sequence=6), sent_by(1, sequence=7)]
-    for identity in kept + given_up:
-        assembler.add(chunks(b"abcdef", identity, piece=3)[0])
-    assert assembler.add(chunks(b"abc", sent_by(1, sequence=8), piece=3)[0]) is not None
-    assert (len(assembler.take_given_up()), len(assembler)) == (2, 3)
-    for identity in kept[:2]:
-        assert assembler.add(chunks(b"abcdef", identity, piece=3)[1]) is not None
-
-
 def test_incomplete_message_of_an_earlier_incarnation_is_given_up() -> None:
     assembler = Assembler(max_message_bytes=100)
     assembler.add(chunks(b"abcdef", sent_by(1, incarnation=3, sequence=50), piece=3)[0])
     assert assembler.add(chunks(b"abc", sent_by(1, incarnation=4, sequence=0), piece=3)[0]) is not None
-    assert (len(assembler.take_given_up()), len(assembler), assembler.pending_bytes) == (1, 0, 0)
+    assert (len(assembler), assembler.pending_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +137,7 @@ def test_of_too_many_incomplete_messages_the_oldest_go(max_message_bytes: int, m
     for first, _ in cut:
         assembler.add(first)
         assert assembler.pending_bytes <= 2 * assembler.max_message_bytes
-    assert (len(assembler.take_given_up()), len(assembler)) == (10 - kept, kept)
+    assert len(assembler) == kept
     assert all(assembler.add(second) is not None for _, second in cut[-kept:])
 
 
@@ -161,7 +149,7 @@ def test_chunk_that_contradicts_its_message_ends_it(total_bytes: int, count: int
     size = -(-total_bytes // count)
     with pytest.raises(MessageCorrupt, match="6 bytes in 2 chunks, or"):
         assembler.add(forged(sent_by(), index=0, count=count, total_bytes=total_bytes, piece=bytes(size)))
-    assert (len(assembler), assembler.pending_bytes, len(assembler.take_given_up())) == (0, 0, 1)
+    assert (len(assembler), assembler.pending_bytes) == (0, 0)
     assert assembler.add(second) is None  # nothing of the first attempt is left
     assert assembler.add(first) is not None
 
