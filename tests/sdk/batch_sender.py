@@ -19,3 +19,9 @@ class Sender:
         meta = BatchMeta(session=session, round=round_, version=version, frames=6)
         for value in values:
             self._transport.send(fragment(value), meta)
+
+    @property
+    def kept(self) -> int:
+        """The number of batches that the learner has not taken, as the worker knows."""
+        assert self._transport._outbox is not None
+        return len(self._transport._outbox._kept)

@@ -4,13 +4,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 from tests.control.wire.jwt_nats import Site
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Answer, Lease, WorkerState, WorkerStatus, pack
+from rollfleet_api.messages import Lease, WorkerState, WorkerStatus, pack
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
 from rollfleet_operator.errors import NatsUnavailable
@@ -68,16 +67,6 @@ async def test_heartbeats_of_many_workers_on_paper_take_little_memory(site: Site
     leases = (await site.nats._connections.of(subjects)).kept(job)
     assert 0 < sum(map(len, (*errors, *leases.values()))) < MOST_BYTES
     assert site.nats.dropped_messages >= WORKERS
-
-
-async def test_answers_to_the_learner_are_not_kept(site: Site) -> None:
-    job = await site.start(workers=2)
-    await site.nats.heartbeats(job)
-    subjects, large = subjects_of(job), Answer(number=1, result="x" * 60_000)
-    beats = {subjects.worker(index): replace(failed(index), error=None, answer=large) for index in range(2)}
-    await site.speak(job, Role.WORKER, beats)
-    found = await heard(site, job, lambda found: len(found.workers) == 2)
-    assert [status.answer for status in found.workers.values()] == [None, None]
 
 
 async def test_messages_of_invented_workers_are_dropped_and_counted(site: Site) -> None:
