@@ -189,11 +189,15 @@ def always(policy: ActorCritic, action: int) -> ActorCritic:
 
 
 def deafen(link: Link) -> None:
-    """End all subscriptions of a connection except those for answers to its requests."""
+    """End a connection's subscriptions to what NATS stores."""
+    passing = ("batches", "taken", "calls", "answers")
 
     async def unsubscribe() -> None:
         for subscription in list(link.client._subs.values()):
-            if subscription.subject.startswith(link.subjects.prefix):
+            if (
+                subscription.subject.startswith(link.subjects.prefix)
+                and subscription.subject.split(".")[3] not in passing
+            ):
                 await subscription.unsubscribe()
 
     link.call(unsubscribe())
