@@ -189,7 +189,7 @@ class KeptBatch:
 
     sequence: Count
     nbytes: Count
-    chunks: Annotated[int, Field(ge=1, le=1 << 16)]
+    chunks: Annotated[int, Field(ge=1, le=1 << 26)]
     idle: bool
 
 
