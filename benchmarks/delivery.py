@@ -67,8 +67,10 @@ def send(url: str, count: int) -> None:
     )
     meta = BatchMeta(session=1, round=0, version=0, frames=ENVS * STEPS)
     port = NatsWorkerTransport(Link(Address(url=url, job=job().key), role=Role.WORKER), 0)
-    for sending in [port.send(fragment, meta) for _ in range(count)]:
-        sending.delivered.result()
+    for _ in range(count):
+        sending = port.send(fragment, meta)
+        sending.admitted.result()
+    sending.delivered.result()
     port.close()
 
 

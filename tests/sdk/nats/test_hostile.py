@@ -78,8 +78,8 @@ def test_a_fragment_larger_than_the_jobs_is_dropped(server: Server, connect: Con
     for sent in (fragment(1.0, steps=5000), fragment(1.0, envs=5000, steps=1), fragment(2.0)):
         hostile.send(sent, meta)
     Sender(server, 0).send(0.0, round_=1)
-    receiver: Any = collector._transport._receiver
-    wait_until(lambda: len(receiver._ready) == 2)
+    learner: Any = collector._transport
+    wait_until(lambda: len(learner._receiver._ready) == 2)
     assert next(collector)["observation"].mean(dim=(1, 2)).tolist() == [0.0, 0.0, 2.0, 2.0]
     assert collector.stats().corrupt == 2
 
