@@ -206,7 +206,9 @@ class Link:
         now = time.monotonic()
         if now - max(began_s, self._warned_s) >= WARN_AFTER_S:  # one warning for all messages that wait
             self._warned_s = now
-            log.warning("NATS has not stored %s for %.0f s; trying again (%s)", subject, now - began_s, reason)
+            full = isinstance(reason, APIError) and reason.err_code == JetStreamCode.STORE_FAILED
+            hint = "; two versions of the weights must fit into `nats.stateBytes` of the chart: raise it" * full
+            log.warning("NATS has not stored %s for %.0f s; trying again (%s)%s", subject, now - began_s, reason, hint)
 
     async def publish(self, subject: str, data: bytes | Pieces) -> None:
         """Publish a message that may be lost. While NATS is away it is not sent."""
