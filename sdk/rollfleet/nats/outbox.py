@@ -74,21 +74,21 @@ class Outbox:
             pending.admitted.set_exception(error)
             return
         count = chunk_count(encoded.nbytes, min(CHUNK_BYTES, self._link.client.max_payload))
+        sequence, self._sequence = self._sequence, self._sequence + 1
         identity = Identity(
             worker=self._worker,
             incarnation=self._lease.incarnation,
-            sequence=self._sequence,
+            sequence=sequence,
             process=self._lease.process,
         )
         parts = encoded.parts if self._ahead == 1 else self._copied(encoded)
         kept = _Kept(encoded.nbytes, [*cut_message(identity.key, parts, encoded.nbytes, count)], pending)
-        self._kept[self._sequence], self._to_admit[self._sequence] = kept, pending
+        self._kept[sequence], self._to_admit[sequence] = kept, pending
         self._admit()
         if encoded.nbytes <= self._unasked_bytes:
-            self._order(self._sequence, 0, count)
+            self._order(sequence, 0, count)
         else:
             await self.offer()
-        self._sequence += 1
 
     async def offer(self) -> None:
         """Name the batches that are kept, if there are any."""
