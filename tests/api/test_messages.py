@@ -107,7 +107,7 @@ def test_missing_or_mistyped_field_is_named(kind: type, field: str) -> None:
     ("message", "field", "value"),
     [
         (LEASE, "incarnation", -1),
-        (LEASE, "incarnation", 2**15),
+        (LEASE, "incarnation", 2**23),
         (LEASE, "pid", "7"),
         (LEASE, "pid", 7.0),
         (LEASE, "pid", True),

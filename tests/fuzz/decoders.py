@@ -54,11 +54,14 @@ with instrumented():
         BatchMeta,
         Call,
         Control,
+        KeptBatch,
         LearnerPhase,
         LearnerStatus,
         Lease,
         Manifest,
         MessageInvalid,
+        Offer,
+        Receipt,
         WorkerStatus,
         pack,
         unpack,
@@ -74,6 +77,8 @@ MESSAGES: dict[bytes, type[Any]] = {
     b"a": BatchMeta,
     b"b": Call,
     b"c": Answer,
+    b"d": Offer,
+    b"e": Receipt,
 }
 
 
@@ -122,6 +127,7 @@ def write_seeds(folder: Path) -> None:
     data = memoryview(bytes(range(100)))
     manifest = manifest_of(1, (), data, max_chunk_bytes=64)
     job = parse_job(job_data({"name": "test"}, policy={"random": {}}))
+    kept = KeptBatch(sequence=3, nbytes=1000, chunks=4, idle=True)
     learner = LearnerStatus(session=1, version=1, applied_version=1, frames=1, batches=1, mean_return=1.0)
     seeds = {
         "codec": b"0" + b"".join(encoded.parts),
@@ -138,6 +144,8 @@ def write_seeds(folder: Path) -> None:
         "meta": b"a" + pack(BatchMeta(session=1, round=0, version=1, frames=2)),
         "call": b"b" + pack(Call(number=1, method="env.level", arguments="[[],{}]")),
         "answer": b"c" + pack(Answer(number=1)),
+        "offer": b"d" + pack(Offer(incarnation=0, process=7, batches=(kept,))),
+        "receipt": b"e" + pack(Receipt(process=7, taken=(1,), held=(2,), send=((3, 0, 4),))),
         "spec": b"j" + job.model_dump_json(by_alias=True).encode(),
     }
     for name, seed in seeds.items():

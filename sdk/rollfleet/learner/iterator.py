@@ -50,8 +50,7 @@ class BatchIterator(IterableDataset[Any]):
         self._tally = Tally(frames=resumed.frames, batches=resumed.batches)
         scheme = options.weight_scheme or scheme_of(job.spec.weights)
         self._weights = Broadcaster(transport, policy, scheme=scheme, acts=acts)
-        manual = options.acknowledge == MANUAL
-        self._gatherer = Gatherer(transport, job, self._weights, self._tally, manual=manual)
+        self._gatherer = Gatherer(transport, job, self._weights, self._tally, manual=options.acknowledge == MANUAL)
         self._director, self._membership = self._gatherer.director, Membership(transport)
         self._calls = PublicCalls(job.key)
         self._buffer = options.replay_buffer

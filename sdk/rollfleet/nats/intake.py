@@ -73,6 +73,7 @@ class _Sender:
         self.incarnation, self.process = incarnation, process
         self.coming: dict[int, _Coming] = {}  # by number
         self.taken: dict[int, None] = {}  # the last ones, in their order: an offer may still name them
+        self.known = False  # whether it has sent its first batch, or an offer: else it keeps earlier ones
 
 
 class Intake:
@@ -113,7 +114,8 @@ class Intake:
         sender = self._sender(identity)
         coming = sender.coming.get(identity.sequence)
         if coming is None:
-            if identity.sequence in sender.taken or len(sender.coming) >= self.most:
+            sender.known = sender.known or not identity.sequence
+            if identity.sequence in sender.taken or len(sender.coming) >= self.most or not sender.known:
                 return None
             if header.total_bytes > UNASKED_BYTES:
                 raise MessageTooLarge(header.total_bytes, UNASKED_BYTES, "an unasked batch")
@@ -152,6 +154,7 @@ class Intake:
         now_s, taken, held, lost = self._clock(), list[int](), list[int](), False
         of = Identity(worker=worker, incarnation=offer.incarnation, sequence=0, process=offer.process)
         sender, offered = self._sender(of), {batch.sequence: batch for batch in offer.batches}
+        sender.known = True
         for coming in [*sender.coming.values()]:
             if not coming.complete and coming.identity.sequence not in offered:
                 self._forget(sender, coming)  # its worker has dropped it

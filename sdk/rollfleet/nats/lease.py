@@ -11,13 +11,12 @@ from typing import Self
 from nats.errors import NoRespondersError
 from nats.js.errors import APIError, NotFoundError
 
-from rollfleet.errors import RollfleetError
 from rollfleet.nats.link import Link, unpack_or_skip
 from rollfleet_api.jetstream import EXPECTED_SEQUENCE, JetStreamCode
 from rollfleet_api.messages import Lease, pack
 
 
-class Overtaken(RollfleetError):
+class Overtaken(Exception):
     """Another process holds the lease.
 
     Attributes:

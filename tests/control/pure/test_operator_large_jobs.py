@@ -23,7 +23,7 @@ from rollfleet_operator.plan import plan_access, plan_runs
 from rollfleet_operator.status import status
 from rollfleet_operator.verdict import Stage
 
-LOOK_S = 0.5
+LOOK_S = 1.0
 API_SERVER_BYTES = 1_500_000
 JOB = JobKey("lab", "cartpole")
 
