@@ -209,7 +209,7 @@ class NatsTransport:
             version=max(count_of(target), learner.version if learner else 0),
             target=target,
             round=max(round_, control.round if control else 0),
-            # Each of several ranks reports its own frames.
+            # Of several ranks it names the frames of all.
             frames=learner.frames if learner and self.rank == ALONE else 0,
             batches=learner.batches if learner and self.rank == ALONE else 0,
         )
@@ -250,6 +250,7 @@ class NatsTransport:
         Raises:
             LearnerReplaced: Another learner has the job.
         """
+        self._receiver.check()  # a learner that was replaced stores nothing again
         control = await read_state(self._link, self._subjects.control, Control)
         try:
             await self._lease.hold()

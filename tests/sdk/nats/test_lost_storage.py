@@ -8,8 +8,9 @@ from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.sdk.nats.numbered_batches import ASYNC, META, SYNC, fragment, values
 from tests.waiting import wait_until
 
-from rollfleet.errors import JobEnded
+from rollfleet.errors import JobEnded, LearnerReplaced
 from rollfleet.nats import presence
+from rollfleet.nats.polling import insist
 from rollfleet.nats.streams import deprovision, own, provision
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.messages import WorkerState
@@ -61,6 +62,18 @@ def test_batches_that_a_worker_keeps_outlast_nats_and_a_learner(server: Server, 
     successor = connect()
     assert sorted(values(successor, 2)) == [0.0, 1.0]
     assert (successor.stats().missed, successor.stats().repeated) == (0, 0)
+
+
+def test_a_replaced_learner_takes_no_lease_again_after_a_loss(server: Server, connect: Connect) -> None:
+    server.own(**ASYNC | {"policy": {"random": {}}})
+    replaced: Any = [connect(rank=rank, ranks=2)._transport for rank in range(2)]
+    successor, worker = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
+    lose_everything(server)
+    for transport in replaced:
+        with pytest.raises(LearnerReplaced):
+            transport._link.call(insist(transport._look), timeout_s=20)
+    worker.send(fragment(1.0), META)
+    assert values(successor, 1) == [1.0]
 
 
 def test_after_a_loss_a_new_learner_and_a_new_worker_continue_counting(server: Server, connect: Connect) -> None:
