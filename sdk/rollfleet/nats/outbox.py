@@ -1,8 +1,8 @@
 """A worker's batches on their way to the learner: each is kept until the learner has taken it.
 
 A batch that fits into the worker's share of `UNASKED_BYTES` is sent at once. Of a larger one, the learner asks for
-chunks, a window of bytes at a time. Once a second the worker offers what it keeps: the learner asks again for what was
-lost on the way, whoever was away.
+chunks, a window of bytes at a time. Once a second the worker offers what it keeps, and the learner asks again for
+chunks that were lost.
 """
 
 import asyncio
@@ -58,8 +58,12 @@ class Outbox:
 
     def follow(self, job: CollectorJob) -> None:
         """Use this version of the job."""
-        self._ahead = job.spec.delivery.max_batches_ahead
+        before, self._ahead = self._ahead, job.spec.delivery.max_batches_ahead
+        if before == 1 < self._ahead:  # the worker will write into their memory before they are taken
+            for kept in self._kept.values():
+                kept.chunks = [tuple(map(bytes, chunk)) for chunk in kept.chunks]
         self._unasked_bytes = UNASKED_BYTES // (job.spec.workers * (self._ahead + 1))
+        self._admit()
 
     async def add(self, fragment: Fragment, meta: BatchMeta, pending: PendingBatch) -> None:
         """Keep a batch, and send it as soon as the learner has room for it."""
@@ -71,7 +75,8 @@ class Outbox:
                     f"`collect.framesPerBatch`"
                 )
         except BaseException as error:
-            pending.admitted.set_exception(error)
+            for future in (pending.admitted, pending.delivered):
+                future.set_exception(error)
             return
         count = chunk_count(encoded.nbytes, min(CHUNK_BYTES, self._link.client.max_payload))
         sequence, self._sequence = self._sequence, self._sequence + 1

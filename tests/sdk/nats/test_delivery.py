@@ -153,6 +153,19 @@ def test_batches_of_several_workers_beyond_the_window_arrive(server: Server, con
     assert collector.stats().bytes > 2 * WINDOW_BYTES
 
 
+def test_batches_stay_whole_when_their_worker_may_be_further_ahead(server: Server, connect: Connect) -> None:
+    server.provision(**RANDOM)
+    transport, first = NatsWorkerTransport(server.link(Role.WORKER), 0), fragment(1.0)
+    transport.send(first, META)
+    second = transport.send(fragment(2.0), META)
+    server.provision(**RANDOM | {"delivery": {"maxBatchesAhead": 3}})
+    transport.wait_until(second.admitted.done)
+    first.steps["observation",].fill_(9.0)  # the worker writes into the same memory again
+    collector = connect()
+    assert values(collector, 2) == [1.0, 2.0]
+    assert collector.stats().corrupt == 0
+
+
 def test_chunks_fit_the_servers_max_payload(server: Server, connect: Connect) -> None:
     server.kill()
     config = server.folder / "nats.json"
