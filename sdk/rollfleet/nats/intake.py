@@ -21,6 +21,7 @@ from rollfleet.wire.chunks import (
     Reassembly,
     Received,
     peek,
+    piece_bytes,
     piece_of,
 )
 from rollfleet_api.messages import KeptBatch, Offer, Receipt
@@ -56,7 +57,7 @@ class _Coming:
 
     @property
     def piece_bytes(self) -> int:
-        return -(-self.nbytes // self.chunks)
+        return piece_bytes(self.nbytes, self.chunks)
 
     def on_their_way(self, now_s: float) -> int:
         """Return the bytes that were asked for and have not come."""
@@ -193,15 +194,15 @@ class Intake:
             if coming.is_stalled(now_s):
                 del self._to_ask[identity]  # until its worker offers it again
                 continue
-            piece_bytes = coming.piece_bytes
-            while (left := coming.chunks - coming.asked) and room >= min(STEP_BYTES, left * piece_bytes):
+            size = coming.piece_bytes
+            while (left := coming.chunks - coming.asked) and room >= min(STEP_BYTES, left * size):
                 start, end = self._message(coming).missing_from(coming.asked)
-                end = min(end, start + room // piece_bytes)
+                end = min(end, start + room // size)
                 if start < end:
                     wanted[identity.worker].append((identity.sequence, start, end))
                 coming.asked, coming.due = end, coming.due + end - start
                 coming.asked_s = coming.moved_s = now_s
-                room -= (end - start) * piece_bytes
+                room -= (end - start) * size
                 self._asked[identity] = coming
             if left:
                 break
@@ -253,6 +254,6 @@ def _check(batch: KeptBatch) -> None:
     """Check that a batch could come. Raises what `offered` does."""
     if batch.nbytes > LARGEST_BATCH_BYTES:
         raise MessageTooLarge(batch.nbytes, LARGEST_BATCH_BYTES, "an offered batch")
-    piece_bytes = -(-batch.nbytes // batch.chunks)
-    if piece_bytes > CHUNK_BYTES or (batch.chunks - 1) * piece_bytes >= batch.nbytes:
+    size = piece_bytes(batch.nbytes, batch.chunks)
+    if size > CHUNK_BYTES or (batch.chunks - 1) * size >= batch.nbytes:
         raise MessageCorrupt(f"offered {batch.nbytes} bytes in {batch.chunks} chunks")

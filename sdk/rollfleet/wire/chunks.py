@@ -75,7 +75,7 @@ class ChunkHeader:
     @property
     def piece_bytes(self) -> int:
         """Size of each of the message's pieces but the last."""
-        return -(-self.total_bytes // self.count)
+        return piece_bytes(self.total_bytes, self.count)
 
     @property
     def nbytes(self) -> int:
@@ -119,6 +119,11 @@ class Identity:
 def chunk_count(total_bytes: int, max_chunk_bytes: int) -> int:
     """Return the number of chunks of a message, of at most `max_chunk_bytes` each, prefix included."""
     return -(-total_bytes // (max_chunk_bytes - PREFIX_BYTES))
+
+
+def piece_bytes(total_bytes: int, count: int) -> int:
+    """Return the size of each of a message's `count` pieces but the last."""
+    return -(-total_bytes // count)
 
 
 def cut_message(key: bytes, parts: Iterable[memoryview], total_bytes: int, count: int) -> Iterator[Chunk]:
@@ -195,7 +200,7 @@ class Reassembly:
     __slots__ = ("_missing", "_piece_bytes", "_received", "buffer")
 
     def __init__(self, buffer: NDArray[np.uint8], count: int) -> None:
-        self.buffer, self._missing, self._piece_bytes = buffer, count, -(-buffer.nbytes // count)
+        self.buffer, self._missing, self._piece_bytes = buffer, count, piece_bytes(buffer.nbytes, count)
         self._received = np.zeros(count, np.bool_)  # zeros: the system maps a page only when it is touched
 
     @property
