@@ -8,7 +8,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -218,7 +219,8 @@ class Supervisor:
                     self.evaluations.add(message)
                 elif isinstance(message, Answer):
                     if answered := self._calls.get(message.number):
-                        answered.set_result(message)
+                        with suppress(InvalidStateError):  # another thread has given up meanwhile
+                            answered.set_result(message)
                 else:
                     self.statuses[handle.index] = message
                     self._check_failure(handle, message)
