@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
+from gymnasium.wrappers import TransformAction
 from tensordict import TensorDict
 from tensordict.nn import NormalParamExtractor, TensorDictModule, TensorDictSequential
 from tests.sdk.places import Collect
@@ -12,7 +14,7 @@ from tests.sdk.rollout.torchrl_envs import KINDS, batched, cartpole, counted, vm
 from tests.sdk.rollout.torchrl_reference import assert_collects, torchrls
 from torch import nn
 from torchrl.data import Bounded, OneHot
-from torchrl.envs import GymEnv
+from torchrl.envs import GymEnv, GymWrapper
 from torchrl.modules import (
     AdditiveGaussianModule,
     EGreedyModule,
@@ -225,6 +227,15 @@ def test_an_error_of_a_policy_is_not_blamed_on_the_environment() -> None:
 
 
 ONES: Any = torch.ones
+
+
+def test_binary_actions_may_be_floats_as_in_torchrl() -> None:
+    def switched() -> GymWrapper:
+        space = gymnasium.spaces.MultiBinary(1)
+        return GymWrapper(TransformAction(gymnasium.make("CartPole-v1"), lambda action: int(action[0]), space))
+
+    with rollfleet.Collector(switched, lambda observation: ONES(1), frames_per_batch=8) as collector:
+        assert next(collector)["action"].equal(ONES(1, 8, 1))
 
 
 @pytest.mark.parametrize(
