@@ -231,11 +231,11 @@ ONES: Any = torch.ones
 
 def test_binary_actions_may_be_floats_as_in_torchrl() -> None:
     def switched() -> GymWrapper:
-        space = gymnasium.spaces.MultiBinary(1)
-        return GymWrapper(TransformAction(gymnasium.make("CartPole-v1"), lambda action: int(action[0]), space))
+        space = gymnasium.spaces.MultiBinary(2)
+        return GymWrapper(TransformAction(gymnasium.make("CartPole-v1"), lambda action: int(action.any()), space))
 
-    with rollfleet.Collector(switched, lambda observation: ONES(1), frames_per_batch=8) as collector:
-        assert next(collector)["action"].equal(ONES(1, 8, 1))
+    with rollfleet.Collector(switched, lambda observation: ONES(2), frames_per_batch=8) as collector:
+        assert next(collector)["action"].equal(ONES(1, 8, 2))
 
 
 @pytest.mark.parametrize(
