@@ -229,7 +229,10 @@ def test_an_error_of_a_policy_is_not_blamed_on_the_environment() -> None:
 ONES: Any = torch.ones
 
 
-def test_binary_actions_may_be_floats_as_in_torchrl() -> None:
+def test_actions_may_be_integers_for_floats_and_binary_ones_floats_as_in_torchrl() -> None:
+    with rollfleet.Collector(pendulum, lambda observation: ONES(1).long(), frames_per_batch=8) as collector:
+        assert next(collector)["action"].equal(ONES(1, 8, 1).long())
+
     def switched() -> GymWrapper:
         space = gymnasium.spaces.MultiBinary(2)
         return GymWrapper(TransformAction(gymnasium.make("CartPole-v1"), lambda action: int(action.any()), space))
@@ -255,9 +258,9 @@ def test_binary_actions_may_be_floats_as_in_torchrl() -> None:
         ),
         (
             PolicyInvalid,
-            r"'action' is torch.int64 \[1\]; expected torch.float32 \[1\] from BoundedContinuous of environment GymEnv",
-            pendulum,
-            {"policy": lambda observation: ONES(1, dtype=torch.int64)},
+            r"'action' is torch.float32 \[\]; expected torch.int64 \[\] from Categorical of environment GymEnv",
+            lambda: GymEnv("CartPole-v1", categorical_action_encoding=True),
+            {"policy": lambda observation: ONES(())},
         ),
         (EnvironmentInvalid, r"batch size \[3\], but 1 are asked for; ask for 3 \(`num_envs`", batched, {}),
         (EnvironmentInvalid, "fails torchrl.envs.utils.check_env_specs: broken", lambda: Wrong("CartPole-v1"), {}),
