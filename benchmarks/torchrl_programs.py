@@ -4,14 +4,7 @@
 
 The time begins after `--skip` batches. The CPU time is that of this process and of those below it, and the part of it
 while the program waits for a batch: other work on the machine disturbs it little. `--theirs` keeps TorchRL's own
-collectors. docs/coming-from-torchrl.md has the figures of 2026-11-27; these differed by less than 10 % (TorchRL's collectors, ours, ours with two workers; * has smaller
-batches or buffers, or no evaluation):
-
-    td3 *                       66      69      65
-    ddpg *                      69      68      72
-    iql_online                  48      49      50
-    multiagent/mappo_ippo *    506     507     461
-    multiagent/iql *           701     702     763
+collectors. docs/coming-from-torchrl.md has the figures.
 """
 
 import argparse
