@@ -260,6 +260,7 @@ class WorkerStatus:
         batches: Batches published by this incarnation.
         frames_per_second: Frames per second in the last batch.
         mean_return: Mean return of its last 100 episodes; None: no episode has ended yet.
+        path: What of TorchRL's environment and policy runs on plain tensors, and what keeps the rest from it.
         error: The error that ended the worker, if `state` is Failed.
         fatal: Whether a restart would fail in the same way.
         in_step_s: Seconds since the start of the present environment step, on a monotonic clock; 0: between steps. It
@@ -280,6 +281,7 @@ class WorkerStatus:
     batches: Count = 0
     frames_per_second: float = 0.0
     mean_return: float | None = None
+    path: Text = ""
     error: Text | None = None
     fatal: bool = False
     in_step_s: float = 0.0

@@ -57,10 +57,11 @@ class BatchIterator(IterableDataset[Any]):
         self._next_batch = NextBatch(self._weights, self._gatherer, job.spec.collect, options)
 
     def __repr__(self) -> str:
-        """Return what is collected, and how far it is."""
+        """Return what is collected, how far it is, and the paths that TorchRL's environments and policies take."""
         spec, tally = self.job.spec, self._tally
         parts = [repr(spec.env.id or "..."), f"workers={spec.workers}", f"mode={spec.mode.lower()!r}"]
         parts += [f"frames={tally.frames}", f"batches={tally.batches}", f"version={self._weights.version}"]
+        parts += sorted({f"path={each.path!r}" for each in self._transport.workers().values() if each.path})
         return f"<{type(self).__name__}({', '.join(parts)}){' ended' if self._calls.ended else ''}>"
 
     # --- iteration ---

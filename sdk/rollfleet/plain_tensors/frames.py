@@ -18,9 +18,6 @@ log = logging.getLogger(__name__)
 
 _Call: TypeAlias = Callable[[Any], Any]
 
-PATH = "rollfleet_path"
-"""An attribute of an `EnvBase`: what of its last batch was on plain tensors, and what kept the rest from it."""
-
 _FLAGS: Final = torch.tensor([False, True], device="cpu").unbind()
 
 
@@ -29,6 +26,9 @@ class PlainFrames:
 
     What is not plain takes TorchRL's own way: an untranslated environment or policy, each reset, and a policy's output
     that is no tensor.
+
+    Attributes:
+        path: What of the last batch was on plain tensors, and what kept the rest from it.
     """
 
     ACTS: Final = PlainPolicy.__call__.__code__  # in the traceback of an error of the policy
@@ -36,6 +36,7 @@ class PlainFrames:
     def __init__(self, policy: Any, reason: str = "") -> None:
         """`reason`: why the policy is not translated, whatever it is."""
         self._policy = Untranslated(reason) if reason else PlainPolicy(policy)
+        self.path = ""
 
     def collect(
         self, env: Any, carrier: Any, act: _Call, steps: int, stop: Any, ended: _Call, random_actions: bool
@@ -51,7 +52,7 @@ class PlainFrames:
             policy = Untranslated("random actions")
         elif isinstance(policy, PlainPolicy):
             policy = policy.refresh(sizes) or policy
-        _tell(env, step, policy)
+        self._tell(step, policy)
         if isinstance(step, Untranslated) and isinstance(policy, Untranslated):
             return None
         write = None if isinstance(policy, Untranslated) else policy
@@ -90,14 +91,12 @@ class PlainFrames:
             carrier = plainly(env.maybe_reset(_tensordict(after, sizes, device))) if over else after
         return _stacked(frames, sizes, device), torch.stack(ends, dim=-1), _tensordict(carrier, sizes, device)
 
-
-def _tell(env: Any, *parts: object) -> None:
-    """Write down which path an environment and a policy take in a batch."""
-    paths = (f"TorchRL's own ({part.reason})" if isinstance(part, Untranslated) else "plain tensors" for part in parts)
-    text = "environment: {}; policy: {}".format(*paths)
-    if vars(env).get(PATH) != text:
-        vars(env)[PATH] = text
-        log.debug("%s: %s", type(env).__name__, text)
+    def _tell(self, *parts: object) -> None:
+        ways = (f"TorchRL's own ({one.reason})" if isinstance(one, Untranslated) else "plain tensors" for one in parts)
+        path = "environment: {}; policy: {}".format(*ways)
+        if self.path != path:
+            self.path = path
+            log.debug(path)
 
 
 def _flat(tensordict: Any) -> Values | None:

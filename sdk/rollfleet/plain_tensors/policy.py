@@ -37,6 +37,8 @@ class PlainPolicy:
             if skip_existing() or torch_module._has_any_global_hook():
                 raise Refused("set_skip_existing, or hooks of all modules")
             self._acts = _acts(self._policy, torch.Size(batch_size), interaction_type())
+            if all(isinstance(act, partial) for act in self._acts):  # which costs more than TorchRL's own path
+                raise Refused("all its modules are called themselves")
         except Refused as refused:
             return Untranslated(str(refused))
         return None
@@ -66,10 +68,9 @@ def _acts(module: Any, sizes: torch.Size, how: str | None) -> list[Act]:
     if translate is _parts:
         acts = [act for part in _parts(module, how) for act in _acts(part, sizes, how)]
         return [own] if module._select_before_return or module.partial_tolerant or hooks or not acts else acts
-    keys = () if translate is None else (*module.in_keys, *module.out_keys)
-    if translate is None or hooks or any(key == "_" or len(key_of(key)) > 1 for key in keys):
-        return [own]
-    return [translate(module, sizes, how, own) or own]
+    names = () if translate is None else (*module.in_keys, *module.out_keys)
+    usual = not hooks and all(key != "_" and len(key_of(key)) == 1 for key in names)
+    return [(translate and usual and translate(module, sizes, how, own)) or own]
 
 
 def _on_tensordict(module: Callable[[Any], object], sizes: torch.Size, values: Values) -> None:

@@ -50,13 +50,13 @@ def check_actions(output: Any, env: Any) -> None:
     """Check the actions in a policy's TensorDict for an `EnvBase`, which may execute others without an error.
 
     Raises:
-        PolicyInvalid: One has another shape than its spec, or another kind of numbers: one-hot ones may be scores.
+        PolicyInvalid: One has not as many numbers as its spec, or has floats, as scores are, in place of an integer.
     """
     for name in env.action_keys:
         spec = env.full_action_spec[name]
         if -1 in spec.shape or (action := output.get(name, None)) is None:
             continue
-        fits = type(spec).__name__.endswith("OneHot") or spec.dtype.is_floating_point is action.is_floating_point()
-        if action.shape != spec.shape or not fits:
+        integer = not spec.dtype.is_floating_point and not type(spec).__name__.endswith(("OneHot", "Binary"))
+        if action.numel() != spec.shape.numel() or (integer and action.is_floating_point()):
             wanted = f"{spec.dtype} {list(spec.shape)} from {type(spec).__name__} of environment {type(env).__name__}"
             raise PolicyInvalid(f"the policy's {name!r} is {action.dtype} {list(action.shape)}; expected {wanted}")

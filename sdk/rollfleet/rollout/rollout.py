@@ -77,6 +77,8 @@ class Rollout:
         >>> rollout.close()
     """
 
+    path = ""  # see `Rollouts`
+
     def __init__(
         self,
         env: VectorEnv,

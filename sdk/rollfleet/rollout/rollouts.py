@@ -20,6 +20,10 @@ class Rollouts(Protocol):
     """
 
     @property
+    def path(self) -> str:
+        """What of TorchRL's environment and policy the last batch ran on plain tensors; empty: neither is TorchRL's."""
+
+    @property
     def first_reset_failed(self) -> bool:
         """Whether the first reset of the environments raised."""
 

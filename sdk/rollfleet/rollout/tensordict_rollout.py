@@ -89,6 +89,11 @@ class TensorDictRollout:
         self._in_collect = self._worked = False
         self.reseed(seeds, trajectories)
 
+    @property
+    def path(self) -> str:
+        """See `Rollouts`."""
+        return self._plain.path if self._plain else ""
+
     def reseed(self, seeds: Seeds, trajectories: TrajectoryIds) -> None:
         """See `Rollouts`."""
         self._seeds, self._trajectories = seeds, trajectories

@@ -137,6 +137,10 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
                     self.replay_buffer.extend(part)
                 yield None
 
+    def __repr__(self) -> str:
+        """Return the text of the native collector in the name of this class."""
+        return f"{type(self).__name__}({getattr(self, '_native', '')!r})"
+
     def __bool__(self) -> bool:
         """Return True, whatever its length."""
         return True

@@ -177,6 +177,7 @@ class Worker:
         self.status = replace(
             self.status,
             frames_per_second=frames / (time.perf_counter() - began),
+            path=self._rollout.path,
             mean_return=sum(self._returns) / len(self._returns) if self._returns else None,
         )
         meta = BatchMeta(session=control.session, round=control.round, version=self._version, frames=frames)

@@ -46,8 +46,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL
 @settings(max_examples=80, suppress_health_check=[*HealthCheck])
 def test_a_policy_does_the_same_to_plain_tensors(policy: Any, sizes: Any, how: Any, seed: int) -> None:
     like = copy.deepcopy(policy)
-    plain = translated(policy)
-    assert isinstance(plain, PlainPolicy), plain
+    plain = PlainPolicy(policy)
     with set_interaction_type(how):
         try:
             with torch.no_grad():
@@ -128,8 +127,7 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
 def test_a_change_between_two_batches_takes_effect(name: str) -> None:
     make, change = CHANGES[name]
     policy = make()
-    like, plain = copy.deepcopy(policy), translated(policy)
-    assert isinstance(plain, PlainPolicy)
+    like, plain = copy.deepcopy(policy), PlainPolicy(policy)
     with set_interaction_type("random"):
         assert_alike(plain, policy, like, torch.Size([4]))
         for each in (policy, like):
@@ -140,8 +138,7 @@ def test_a_change_between_two_batches_takes_effect(name: str) -> None:
 
 def test_each_batch_has_its_exploration_type_and_its_size() -> None:
     policy = q_actor()
-    like, plain = copy.deepcopy(policy), translated(policy)
-    assert isinstance(plain, PlainPolicy)
+    like, plain = copy.deepcopy(policy), PlainPolicy(policy)
     for how, sizes in [("random", ()), ("mode", (2,)), (None, (3,)), ("deterministic", ()), ("random", (2, 2))]:
         with set_interaction_type(how):
             assert_alike(plain, policy, like, torch.Size(sizes))
@@ -187,6 +184,11 @@ MISSES: dict[str, tuple[Callable[[], Any], Callable[[Any], object], str]] = {
         lambda: TensorDictModule(nn.Linear(SEEN, ACTED), ["observation"], ["action"], inplace=False),
         unchanged,
         "inplace=False of TensorDictModule",
+    ),
+    "groups of keys": (
+        lambda: TensorDictModule(nn.Linear(SEEN, ACTED), [("agents", "observation")], [("agents", "action")]),
+        unchanged,
+        "all its modules are called themselves",
     ),
 }
 

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
+from gymnasium.wrappers import TransformAction
 from tensordict import TensorDict
 from tensordict.nn import NormalParamExtractor, TensorDictModule, TensorDictSequential
 from tests.sdk.places import Collect
@@ -12,7 +14,7 @@ from tests.sdk.rollout.torchrl_envs import KINDS, batched, cartpole, counted, vm
 from tests.sdk.rollout.torchrl_reference import assert_collects, torchrls
 from torch import nn
 from torchrl.data import Bounded, OneHot
-from torchrl.envs import GymEnv
+from torchrl.envs import GymEnv, GymWrapper
 from torchrl.modules import (
     AdditiveGaussianModule,
     EGreedyModule,
@@ -227,6 +229,18 @@ def test_an_error_of_a_policy_is_not_blamed_on_the_environment() -> None:
 ONES: Any = torch.ones
 
 
+def test_actions_may_be_integers_for_floats_and_binary_ones_floats_as_in_torchrl() -> None:
+    with rollfleet.Collector(pendulum, lambda observation: ONES(1).long(), frames_per_batch=8) as collector:
+        assert next(collector)["action"].equal(ONES(1, 8, 1).long())
+
+    def switched() -> GymWrapper:
+        space = gymnasium.spaces.MultiBinary(2)
+        return GymWrapper(TransformAction(gymnasium.make("CartPole-v1"), lambda action: int(action.any()), space))
+
+    with rollfleet.Collector(switched, lambda observation: ONES(2), frames_per_batch=8) as collector:
+        assert next(collector)["action"].equal(ONES(1, 8, 2))
+
+
 @pytest.mark.parametrize(
     ("error", "text", "env", "keywords"),
     [
@@ -244,9 +258,9 @@ ONES: Any = torch.ones
         ),
         (
             PolicyInvalid,
-            r"'action' is torch.int64 \[1\]; expected torch.float32 \[1\] from BoundedContinuous of environment GymEnv",
-            pendulum,
-            {"policy": lambda observation: ONES(1, dtype=torch.int64)},
+            r"'action' is torch.float32 \[\]; expected torch.int64 \[\] from Categorical of environment GymEnv",
+            lambda: GymEnv("CartPole-v1", categorical_action_encoding=True),
+            {"policy": lambda observation: ONES(())},
         ),
         (EnvironmentInvalid, r"batch size \[3\], but 1 are asked for; ask for 3 \(`num_envs`", batched, {}),
         (EnvironmentInvalid, "fails torchrl.envs.utils.check_env_specs: broken", lambda: Wrong("CartPole-v1"), {}),

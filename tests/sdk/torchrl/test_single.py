@@ -55,6 +55,14 @@ def test_batches_are_those_of_torchrls_collector_bit_by_bit(keywords: dict[str, 
         assert (ours == theirs).all()
 
 
+def test_the_text_of_a_collector_says_what_runs_on_plain_tensors_and_what_does_not() -> None:
+    collector = Collector(pendulum, lambda tensordict: linear()(tensordict), frames_per_batch=20, total_frames=60)
+    next(iter(collector))
+    assert repr(collector).startswith("Collector(<Collector('...', workers=1, mode='sync', frames=20, batches=1")
+    assert 'path="environment: plain tensors; policy: TorchRL\'s own (policy function)"' in repr(collector)
+    collector.shutdown()
+
+
 def test_a_batch_has_the_batch_size_of_the_environment() -> None:
     assert [tuple(batch.shape) for batch in batches(Collector, two_pendulums)] == [(2, 10)] * 3
     assert [tuple(batch.shape) for batch in batches(Collector, pendulum())] == [(20,)] * 3
