@@ -13,6 +13,7 @@ import kopf
 from tests.api.job_data import SMALLEST, job_data
 from tests.control.kubernetes import ApiServer, wait_for
 from tests.control.pure.nats_in_memory import NatsInMemory
+from tests.control.pure.scene import SHARED
 
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.kinds import KINDS
@@ -20,6 +21,7 @@ from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerS
 from rollfleet_api.times import format_time
 from rollfleet_operator.api import Api
 from rollfleet_operator.manifest import Manifest, overlay
+from rollfleet_operator.nats_access import NatsAccess
 from rollfleet_operator.nats_port import Heartbeats, JobKey
 from rollfleet_operator.program import Operator
 from rollfleet_operator.settings import Settings
@@ -27,17 +29,25 @@ from rollfleet_operator.settings import Settings
 START_S = 60.0
 LEASE = "rollfleet"
 COLLECTS: dict[str, Any] = {"state": WorkerState.COLLECTING, "frames_per_second": 100.0}
-CHILDREN = ("Job", "ServiceAccount", "Secret", "NetworkPolicy")
+CHILDREN = ("Job", "ServiceAccount", "Secret", "NetworkPolicy", "Service", "Deployment")
 MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
 
 
 class RunningOperator:
     """The operator, as kopf runs it, in the loop of the API server's clients."""
 
-    def __init__(self, server: ApiServer, nats: NatsInMemory, settings: Settings, *, token: str = "") -> None:
+    def __init__(
+        self,
+        server: ApiServer,
+        nats: NatsInMemory,
+        settings: Settings,
+        *,
+        token: str = "",
+        access: NatsAccess = SHARED,
+    ) -> None:
         self._server, self.nats = server, nats
         login = (token,) if token else ()
-        self.operator = Operator(settings, lambda: server.login(*login), lambda: nats)
+        self.operator = Operator(settings, lambda: server.login(*login), lambda _: nats, access)
         self._stop = threading.Event()
         ready = threading.Event()
         self._running = server.begin(
@@ -183,11 +193,11 @@ class Lab:
             if job.metadata.namespace == self.namespace:
                 await act(job)
 
-        self.nats.on_provision = published
+        self.nats.on_publish = published
         try:
             yield
         finally:
-            self.nats.on_provision = None
+            self.nats.on_publish = None
 
     @contextmanager
     def nats_away(self) -> Iterator[None]:

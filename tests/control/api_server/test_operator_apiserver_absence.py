@@ -14,7 +14,7 @@ import pytest
 from tests.control.api_server.lab import Lab
 from tests.control.api_server.operator_program import StartProgram
 from tests.control.kubernetes import wait_for
-from tests.control.wire.jwt_nats import NatsInJwtMode
+from tests.control.wire.job_nats import OrganisationNats
 from tests.job_server import WorkerThread
 
 import rollfleet
@@ -42,7 +42,7 @@ class Pods:
         batches: The number of batches that the learner was handed.
     """
 
-    def __init__(self, lab: Lab, nats: NatsInJwtMode, folder: Path) -> None:
+    def __init__(self, lab: Lab, nats: OrganisationNats, folder: Path) -> None:
         self._lab, self._nats, self._folder, self._links = lab, nats, folder, list[Link]()
         self.mount()
         self._job = parse_job(lab.get(KIND, "cartpole"))
@@ -104,7 +104,7 @@ def start(start_program: StartProgram) -> StartProgram:
 
 
 @pytest.fixture
-def pods(own_lab: Lab, nats_server: NatsInJwtMode, tmp_path: Path) -> Iterator[Callable[[], Pods]]:
+def pods(own_lab: Lab, nats_server: OrganisationNats, tmp_path: Path) -> Iterator[Callable[[], Pods]]:
     """Applies a job, and returns its pods."""
     created: list[Pods] = []
 
@@ -124,7 +124,7 @@ def pods(own_lab: Lab, nats_server: NatsInJwtMode, tmp_path: Path) -> Iterator[C
 
 
 def test_a_job_goes_on_without_an_operator_and_its_credentials_are_renewed_by_the_next(
-    own_lab: Lab, nats_server: NatsInJwtMode, start: StartProgram, pods: Callable[[], Pods]
+    own_lab: Lab, nats_server: OrganisationNats, start: StartProgram, pods: Callable[[], Pods]
 ) -> None:
     first, job = start("first"), pods()
     run = own_lab.run()
