@@ -7,7 +7,7 @@ any operator of the installation. Nothing expires.
 import base64
 import hashlib
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from typing import Final
@@ -37,7 +37,7 @@ class InstallationKey:
         b'-----BEGIN CERTIFICATE-----'
     """
 
-    secret: bytes
+    secret: bytes = field(repr=False)
 
     def password(self, job: CollectorJob, user: str) -> str:
         """Return a user's password on the job's server: 256 bits, in base64."""

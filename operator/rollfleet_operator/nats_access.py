@@ -1,6 +1,6 @@
 """Where a job's NATS is, and how each of its users logs in: on a server of the job's own, or on an organisation's."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -21,7 +21,7 @@ class Login:
     """
 
     url: str
-    credentials: bytes
+    credentials: bytes = field(repr=False)
     ca: bytes | None = None
 
 

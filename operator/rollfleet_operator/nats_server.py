@@ -30,7 +30,7 @@ def serves(job: CollectorJob, observed: Observed) -> bool:
     Pods that leave still deliver and save. Pods that a scheduler holds need no server. A learner that is no pod of the
     job may come back after the job's end, and sees then how it ended.
     """
-    if any(pod.role is not Role.NATS and not pod.finished for pod in observed.pods):
+    if observed.occupied:
         return True
     if job.has_ended:
         return job.spec.learner is None

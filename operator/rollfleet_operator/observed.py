@@ -81,6 +81,7 @@ class Observed:
         children: Objects owned by the job itself.
         runs: The Kubernetes Jobs among them, oldest first.
         pods: The pods of these runs, and those of the job's NATS server.
+        occupied: Whether a worker or a learner has not finished, also one of a run that is gone.
         refused_pods: Why a run cannot create pods (quota, Pod Security), in the API server's words; empty: it can.
         source_digest: Digest of the files in the job's ConfigMap; empty: the job has none; None: unknown.
     """
@@ -88,6 +89,7 @@ class Observed:
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
     runs: tuple[Run, ...] = ()
     pods: tuple[Pod, ...] = ()
+    occupied: bool = False
     refused_pods: str = ""
     source_digest: str | None = ""
 
@@ -132,7 +134,7 @@ def observe(
         >>> observe([], []).runs
         ()
     """
-    children = list(children)
+    children, pods = list(children), list(pods)
     parsed = [(child, _parsed(Run.parse, child) if child["kind"] == "Job" else None) for child in children]
     runs = sorted((run for _, run in parsed if run), key=_age)
     uids = {run.uid for run in runs}
@@ -142,6 +144,7 @@ def observe(
         pods=tuple(
             sorted((pod for pod in pods if pod.run in uids or pod.role is Role.NATS), key=lambda pod: pod.index)
         ),
+        occupied=any(pod.role is not Role.NATS and not pod.finished for pod in pods),
         refused_pods=refused_pods or next((refused for child in children if (refused := _refused(child))), ""),
         source_digest=source_digest,
     )

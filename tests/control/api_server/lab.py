@@ -19,6 +19,7 @@ from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.kinds import KINDS
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.times import format_time
+from rollfleet_operator import names
 from rollfleet_operator.api import Api
 from rollfleet_operator.manifest import Manifest, overlay
 from rollfleet_operator.nats_access import NatsAccess
@@ -262,6 +263,25 @@ class Lab:
             }
         )
         return self.patch("Pod", pod["metadata"]["name"], {"status": state}, "status")
+
+    def rotate(self) -> None:
+        """Ask for new credentials."""
+        self.patch(KIND, "cartpole", {"metadata": {"annotations": {names.ROTATE: uuid.uuid4().hex}}})
+
+    def server_pod(self, node: str | None = "n", **state: Any) -> Manifest:
+        """The pod of the job's NATS server, as its ReplicaSet would make it, in this state."""
+        deployment: Manifest = wait_for(lambda: self.get("Deployment", "cartpole-nats"))
+        template = deployment["spec"]["template"]
+        metadata = {"generateName": "cartpole-nats-", **template["metadata"]}
+        spec = {**template["spec"], "nodeName": node}
+        pod = self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        return self.patch("Pod", pod["metadata"]["name"], {"status": state}, "status")
+
+    def server_serves(self, ready: int = 1) -> None:
+        """The Deployment controller finds the server's pod ready, or not."""
+        wait_for(lambda: self.get("Deployment", "cartpole-nats"))
+        counted = {"replicas": 1, "updatedReplicas": 1, "readyReplicas": ready, "availableReplicas": ready}
+        self.patch("Deployment", "cartpole-nats", {"status": counted}, "status")
 
     def end_run(self, condition: str, *, reason: str = "", role: str = "worker") -> None:
         """The Job controller gives a run up (`Failed`), or finds it `Complete`."""

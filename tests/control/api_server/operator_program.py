@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tests.control.kubernetes import KEY_SECRET
 from tests.control.wire.job_nats import OrganisationNats
 from tests.ports import free_ports
 

@@ -9,6 +9,7 @@ import pytest
 from tests.control.api_server.lab import Lab, RunningOperator, beside
 from tests.control.chart.helm import Helm, Rendered
 from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer, wait_for
+from tests.control.pure import scene
 
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.kinds import KINDS
@@ -85,7 +86,9 @@ def live_a_whole_life(lab: Lab) -> None:
         "ttlSecondsAfterFinished": 0,
     }
     lab.apply(**job, workers=1, autoscale={"minWorkers": 2, "maxWorkers": 3})
+    lab.server_pod()
     wait_for(lambda: lab.run()["spec"]["parallelism"] == 2)
+    lab.server_serves()
     lab.run("learner")
     lab.run("evaluation")
     lab.wait_condition("Progressing", "Starting")
@@ -104,11 +107,13 @@ def live_a_whole_life(lab: Lab) -> None:
     for kind, name in (
         ("NetworkPolicy", names.network_policy("cartpole", Role.WORKER)),
         ("ServiceAccount", names.account("cartpole")),
+        ("Service", "cartpole-nats"),
+        ("Deployment", "cartpole-nats"),
     ):
         lab.patch(kind, name, {"metadata": {"labels": {JOB_LABEL: "x"}}})
         wait_for(lambda kind=kind, name=name: label(lab, kind, name) == "cartpole")  # type: ignore[misc]
     secret: Any = lab.get("Secret", names.secret("cartpole", Role.WORKER))
-    lab.nats.rotation += 1
+    lab.rotate()
     wait_for(lambda: (lab.get("Secret", secret["metadata"]["name"]) or {})["data"] != secret["data"])
     lab.learner_says(LearnerPhase.COMPLETE)
     lab.end_run("Complete", role="learner")
@@ -133,7 +138,7 @@ def test_every_right_of_the_chart_is_used_and_no_other_is_needed(
     with holding(api_server, roles), bounded(api_server, shown, own_lab.namespace):
         log = api_server.folder / AUDIT_LOG
         began = log.stat().st_size
-        first = start_operator("", own_lab.nats, token=OTHER_TOKEN, namespaces=namespaces)
+        first = start_operator("", own_lab.nats, token=OTHER_TOKEN, namespaces=namespaces, access=scene.OWN)
         live_a_whole_life(own_lab)
         own_lab.apply("other", suspend=True)
         wait_for(lambda: own_lab.get("NetworkPolicy", policy))
@@ -150,7 +155,7 @@ def bounded(server: ApiServer, shown: Rendered, namespace: str) -> Iterator[None
     created = []
     for kind, plural in POLICIES.items():
         text = json.dumps(shown.of(kind)["rollfleet-site"]).replace("system:serviceaccount:site:rollfleet", OTHER)
-        text = text.replace("== 'site'", f"== '{namespace}'")  # the release's, with the keys of NATS
+        text = text.replace("== 'site'", f"== '{namespace}'")  # the release's, with its key
         path = f"{ADMISSION}/{plural}"
         server.request("POST", path, json.loads(text))
         created.append(f"{path}/rollfleet-site")

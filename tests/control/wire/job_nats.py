@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import itertools
 import json
 import os
 import re
@@ -29,7 +30,6 @@ from rollfleet_api.streams import subjects_of
 from rollfleet_api.validation import parse_job
 from rollfleet_operator import nats_server
 from rollfleet_operator.installation_key import KEY_BYTES, InstallationKey
-from rollfleet_operator.nats.connection import Connection
 from rollfleet_operator.nats.server_port import NatsOnServers
 from rollfleet_operator.nats_access import Login, NatsAccess
 from rollfleet_operator.nats_port import JobKey
@@ -46,11 +46,10 @@ class NatsProcess:
         url: Its URL.
     """
 
-    def __init__(self, folder: Path, configuration: Mapping[str, Any], scheme: str = "nats") -> None:
+    def __init__(self, folder: Path, configuration: Mapping[str, Any], url: str = "") -> None:
         folder.mkdir(parents=True)
-        (port,) = free_ports(1)
-        self.folder, self.url = folder, f"{scheme}://127.0.0.1:{port}"
-        here = {"listen": f"127.0.0.1:{port}", "http": "127.0.0.1:-1", "ports_file_dir": str(folder)}
+        self.folder, self.url = folder, url or f"nats://127.0.0.1:{free_ports(1)[0]}"
+        here = {"listen": self.url.removeprefix("nats://"), "http": "127.0.0.1:-1", "ports_file_dir": str(folder)}
         here |= {"jetstream": {"store_dir": str(folder / "jetstream"), "max_file_store": 0}}
         (folder / "nats.json").write_text(json.dumps({**configuration, **here}))
         self.start_again()
@@ -145,7 +144,7 @@ class Site:
     """Servers of jobs, as the operator configures them, and its NATS, in one event loop."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._numbers = folder, itertools.count()
         self.access = Here(key=InstallationKey(os.urandom(KEY_BYTES)), tls=False)
         self.nats, self._others = NatsOnServers(self.access), list[NatsOnServers]()
 
@@ -154,12 +153,12 @@ class Site:
         small = {"policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
         return parse_job(job_data({"name": name, "namespace": namespace, "uid": uid}, **small | spec))
 
-    def server(self, job: CollectorJob) -> NatsProcess:
-        """Return the server of a job, which is started by the first call."""
+    def server(self, job: CollectorJob, *, url: str = "") -> NatsProcess:
+        """Return the server of a job, which is started by the first call; `url`: where an earlier one was."""
         if job.key not in self.access.servers:
             written = nats_server.secret(job, Settings(), self.access)["data"]["nats.json"]
-            folder = self._folder / job.key.replace("/", ".") / (job.metadata.uid or "")
-            self.access.servers[job.key] = NatsProcess(folder, json.loads(base64.b64decode(written)))
+            folder = self._folder / f"server-{next(self._numbers)}"
+            self.access.servers[job.key] = NatsProcess(folder, json.loads(base64.b64decode(written)), url)
         return self.access.servers[job.key]
 
     def without_server(self, job: CollectorJob) -> None:
@@ -225,12 +224,8 @@ class Site:
             for subject, message in messages.items():
                 await guest.client.jetstream().publish(subject, pack(message))
 
-    async def connection(self, job: CollectorJob) -> Connection:
-        """Return the operator's connection to a job's server."""
-        return self.nats._open[JobKey(job.metadata.namespace, job.metadata.name)].nats
-
     async def deafen(self, job: CollectorJob) -> None:
-        client = await (await self.connection(job)).client()
+        client = await self.nats._open[JobKey(job.metadata.namespace, job.metadata.name)].nats.client()
         for subscription in list(client._subs.values()):
             if not subscription.subject.startswith("_INBOX"):
                 await subscription.unsubscribe()
