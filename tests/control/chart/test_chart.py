@@ -228,8 +228,8 @@ def test_egress_goes_to_the_servers_of_all_jobs_and_to_the_given_name_servers(he
     dns = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}]
     shown = helm.render(networkPolicy__dnsTo=dns)
     assert shown.settings().dns_to == tuple(dns)
-    servers = [{"namespaceSelector": {}, "podSelector": {"matchLabels": labels("x", Role.NATS)}}]
-    del servers[0]["podSelector"]["matchLabels"][JOB_LABEL]
+    of_any_job = {key: value for key, value in labels("x", Role.NATS).items() if key != JOB_LABEL}
+    servers = [{"namespaceSelector": {}, "podSelector": {"matchLabels": of_any_job}}]
     egress = shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"]
     assert [rule.get("to") for rule in egress] == [dns, None, servers]
     assert egress[-1]["ports"] == [{"port": PORT}]

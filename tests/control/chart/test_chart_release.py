@@ -123,3 +123,4 @@ def test_notes_warn_of_what_is_not_safe(site: Site) -> None:
     assert "helm -n" in notes()
     assert "WARNING" not in notes()
     assert "unencrypted" in notes("--set=nats.tls.enabled=false")
+    assert "trust each other" in notes("--set=nats.external.url=tls://nats.example,nats.external.secret=nats-user")
