@@ -41,13 +41,18 @@ class NatsAccess:
 
     @classmethod
     def on(cls, url: str, folder: Path, key: InstallationKey) -> Self:
-        """Return the access to an organisation's NATS, whose user is in the files `user.creds` and `ca.crt`.
+        """Return the access to an organisation's NATS, by files as the chart mounts them.
+
+        They are `user.creds`, or `username` and `password`, and `ca.crt`, unless its certificate is public.
 
         Raises:
             OSError: A file cannot be read.
         """
-        ca = folder / "ca.crt"
-        credentials = (folder / "user.creds").read_bytes()
+        creds, ca = folder / "user.creds", folder / "ca.crt"
+        if creds.exists():
+            credentials = creds.read_bytes()
+        else:
+            credentials = b":".join((folder / name).read_bytes().strip() for name in ("username", "password"))
         return cls(
             key=key, external=Login(url=url, credentials=credentials, ca=ca.read_bytes() if ca.exists() else None)
         )

@@ -49,7 +49,7 @@ def secret(job: CollectorJob, settings: Settings, access: NatsAccess) -> Manifes
     if access.tls:
         files[_CERTIFICATE], files[_KEY] = access.key.certificate(job, host_of(job))
         configuration["tls"] = {"cert_file": f"{_FOLDER}/{_CERTIFICATE}", "key_file": f"{_FOLDER}/{_KEY}", "timeout": 5}
-    files[_CONFIG] = json.dumps(configuration | settings.nats_config).encode()
+    files[_CONFIG] = json.dumps(settings.nats_config | configuration).encode()
     return {
         "apiVersion": "v1",
         "kind": "Secret",

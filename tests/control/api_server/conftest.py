@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator, quick
 from tests.control.api_server.operator_program import OperatorProgram, StartProgram
-from tests.control.kubernetes import TOKEN, ApiServer, wait_for
+from tests.control.kubernetes import KEY, TOKEN, ApiServer, wait_for
 from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.control.pure.scene import SHARED
 from tests.control.wire.job_nats import OrganisationNats
@@ -51,6 +51,7 @@ def start_operator(api_server: ApiServer) -> Iterator[Callable[..., RunningOpera
 def start_program(own_lab: Lab, api_server: ApiServer, nats_server: OrganisationNats) -> Iterator[StartProgram]:
     """Starts the operator's programs for the namespace of `own_lab`, on a real NATS; returns when a probe succeeds."""
     started: list[OperatorProgram] = []
+    own_lab.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": KEY}})
 
     def start(pod: str, token: str = TOKEN, *, until: str = "/readyz", **settings: str) -> OperatorProgram:
         kubeconfig = api_server.kubeconfig(token)

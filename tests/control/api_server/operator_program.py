@@ -7,7 +7,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.control.kubernetes import KEY_SECRET
+from tests.control.kubernetes import KEY
 from tests.control.wire.job_nats import OrganisationNats
 from tests.ports import free_ports
 
@@ -34,7 +34,7 @@ class OperatorProgram:
         environ = {
             "KUBECONFIG": str(kubeconfig),
             "ROLLFLEET_NAMESPACES": namespace,
-            "ROLLFLEET_KEY_SECRET": KEY_SECRET,
+            "ROLLFLEET_KEY_SECRET": f"{namespace or 'default'}/{KEY}",
             "ROLLFLEET_NATS_URL": nats.url,
             "ROLLFLEET_NATS_EXTERNAL": str(nats.given),
             "ROLLFLEET_POD": pod,

@@ -78,7 +78,7 @@ def test_workers_may_connect_to_the_port_of_each_url_of_an_organisations_nats(ur
 
 
 def test_the_server_of_a_job_accepts_its_pods_the_operator_and_whom_the_installation_allows() -> None:
-    guest = {"namespaceSelector": {}}
+    guest: dict[str, Any] = {"namespaceSelector": {}}
     found = fence(Role.NATS, nats_from=(guest,), key_secret="rollfleet/key")
     assert found["podSelector"]["matchLabels"] == names.labels("cartpole", Role.NATS)
     assert found["policyTypes"] == ["Ingress", "Egress"]

@@ -49,7 +49,11 @@ class NatsProcess:
     def __init__(self, folder: Path, configuration: Mapping[str, Any], url: str = "") -> None:
         folder.mkdir(parents=True)
         self.folder, self.url = folder, url or f"nats://127.0.0.1:{free_ports(1)[0]}"
-        here = {"listen": self.url.removeprefix("nats://"), "http": "127.0.0.1:-1", "ports_file_dir": str(folder)}
+        here: dict[str, Any] = {
+            "listen": self.url.removeprefix("nats://"),
+            "http": "127.0.0.1:-1",
+            "ports_file_dir": str(folder),
+        }
         here |= {"jetstream": {"store_dir": str(folder / "jetstream"), "max_file_store": 0}}
         (folder / "nats.json").write_text(json.dumps({**configuration, **here}))
         self.start_again()
@@ -99,7 +103,8 @@ class OrganisationNats(NatsProcess):
         super().__init__(folder, {"authorization": {"users": [user]}})
         self.given = folder / "given"
         self.given.mkdir()
-        (self.given / "user.creds").write_text("{user}:{password}\n".format(**user))
+        (self.given / "username").write_text(user["user"])
+        (self.given / "password").write_text(user["password"])
 
     @property
     def access(self) -> NatsAccess:
