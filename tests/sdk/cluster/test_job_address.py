@@ -101,7 +101,7 @@ def test_a_direct_connection_outlives_the_api_server(server: Server, write_secre
 def test_a_public_address_is_taken_first_if_it_answers_and_shows_the_certificate_of_the_clusters(
     api: ClusterApi, server: Server, write_secret: WriteSecret
 ) -> None:
-    inside = "rollfleet-nats.team-a.svc"
+    inside = "test-nats.team-a.svc"
     for url, public_url, server_name in (
         (f"tls://{inside}:4222", server.url(), inside),
         (server.url(), "nats://127.0.0.1:1", None),
