@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from rollfleet_api.job import KIND, CollectorJob, CollectorJobStatus
@@ -215,15 +216,13 @@ class Reconciler:
     def _objects(
         self, job: CollectorJob, observed: Observed, *, serves: bool
     ) -> tuple[list[Manifest], TemplateInvalid | None]:
-        """Return the objects of a job besides its runs, and why its server cannot be built: the others still are."""
-
-        def built(serves: bool) -> list[Manifest]:
-            return access_objects(job, self._settings, self._access, serves=serves, public_host=observed.public_host)
-
+        """Return the objects of a job besides its runs, and why its server cannot be built: one that runs stays."""
+        build = partial(access_objects, job, self._settings, self._access, public_host=observed.public_host)
         try:
-            return built(serves), None
+            return build(serves=serves), None
         except TemplateInvalid as error:
-            return built(False), error
+            running = [observed.server] if observed.server else []
+            return build(serves=False) + running, error
 
     def _may_start(self, job: CollectorJob, memory: JobMemory, observed: Observed) -> bool:
         """Return whether pods of a live job may be created: NATS has the job, or will have it when they have started.

@@ -145,12 +145,18 @@ def test_credentials_are_rotated_on_request_and_no_worker_starts_again(lab: Lab)
     assert lab.condition("Degraded")["status"] == "False"
 
 
-def test_a_template_without_the_form_of_one_is_named_and_the_rest_is_built(lab: Lab) -> None:
-    lab.apply(nats={"template": {"spec": {"containers": "nats"}}})
+def test_a_template_without_the_form_of_one_is_named_and_a_server_that_runs_stays(lab: Lab) -> None:
+    wrong = {"template": {"spec": {"containers": "nats"}}}
+    lab.apply(nats=wrong)
     assert "containers" in lab.wait_condition("Degraded", "TemplateInvalid")["message"]
     assert lab.get("Secret", names.secret("cartpole", Role.WORKER))
     lab.apply(nats=None)
-    wait_for(lambda: lab.get("Deployment", SERVER))
+    before: Any = wait_for(lambda: lab.get("Deployment", SERVER))
+    lab.wait_condition("Degraded", "AsExpected", "False")
+    lab.apply(nats=wrong)
+    lab.wait_condition("Degraded", "TemplateInvalid")
+    after: Any = lab.get("Deployment", SERVER)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
 
 
 def test_a_load_balancers_address_is_given_to_the_learner(lab: Lab) -> None:
