@@ -31,7 +31,7 @@ def access_objects(
         if settings.network_policies:
             found.append(access.network_policy(job, role, nats, settings))
     if nats.external is None:
-        mounted = nats_server.secret(job, settings, nats)
+        mounted = nats_server.secret(job, settings, nats, public_host)
         found += [mounted, nats_server.service(job)]
         if settings.network_policies:
             found.append(nats_server.network_policy(job, settings))

@@ -10,6 +10,7 @@ import hmac
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
+from ipaddress import ip_address
 from typing import Final
 
 from cryptography import x509
@@ -52,15 +53,15 @@ class InstallationKey:
         builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
         return builder.sign(own, None).public_bytes(Encoding.PEM)
 
-    def certificate(self, job: CollectorJob, host: str) -> tuple[bytes, bytes]:
-        """Return the certificate of the job's server, for this host name, and its private key (PEM)."""
-        return self._certificate(job.metadata.name, host, *_of(job))
+    def certificate(self, job: CollectorJob, *hosts: str) -> tuple[bytes, bytes]:
+        """Return the certificate of the job's server, for these names and IP addresses, and its private key (PEM)."""
+        return self._certificate(job.metadata.name, hosts, *_of(job))
 
     @lru_cache(maxsize=1024)  # noqa: B019  # of one key, which lives as long as the program
-    def _certificate(self, subject: str, host: str, *job: str) -> tuple[bytes, bytes]:
-        own = self._key("certificate", *job, host)
-        builder = self._builder(_name(subject), own, "certificate", *job, host)
-        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+    def _certificate(self, subject: str, hosts: tuple[str, ...], *job: str) -> tuple[bytes, bytes]:
+        own = self._key("certificate", *job, *hosts)
+        builder = self._builder(_name(subject), own, "certificate", *job, *hosts)
+        builder = builder.add_extension(x509.SubjectAlternativeName(map(_host, hosts)), critical=False)
         builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
@@ -107,6 +108,13 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 def _name(common: str) -> x509.Name:

@@ -38,7 +38,7 @@ def serves(job: CollectorJob, observed: Observed) -> bool:
     return not job.spec.suspend and not (runs and all(run.suspended for run in runs))
 
 
-def secret(job: CollectorJob, settings: Settings, access: NatsAccess) -> Manifest:
+def secret(job: CollectorJob, settings: Settings, access: NatsAccess, public_host: str = "") -> Manifest:
     """Build the Secret with the server's configuration and certificate, which only its pod mounts."""
     configuration = nats_configuration(subjects_of(job), access.passwords(job)) | {
         "listen": f"0.0.0.0:{PORT}",
@@ -47,7 +47,7 @@ def secret(job: CollectorJob, settings: Settings, access: NatsAccess) -> Manifes
     }
     files: dict[str, bytes] = {}
     if access.tls:
-        files[_CERTIFICATE], files[_KEY] = access.key.certificate(job, host_of(job))
+        files[_CERTIFICATE], files[_KEY] = access.key.certificate(job, *filter(None, (host_of(job), public_host)))
         configuration["tls"] = {"cert_file": f"{_FOLDER}/{_CERTIFICATE}", "key_file": f"{_FOLDER}/{_KEY}", "timeout": 5}
     files[_CONFIG] = json.dumps(settings.nats_config | configuration).encode()
     return {

@@ -41,18 +41,18 @@ def test_certificates_are_the_same_each_time_and_of_another_key_for_another_job(
 
 
 def test_openssl_trusts_the_certificate_for_its_host_alone_and_for_ever(tmp_path: Path) -> None:
-    certificate, key = KEY.certificate(a_job(), HOST)
+    certificate, key = KEY.certificate(a_job(), HOST, "192.0.2.1")
     for name, content in (("ca", KEY.authority), ("certificate", certificate), ("key", key)):
         (tmp_path / name).write_bytes(content)
 
-    def verifies(host: str, at_s: int = 1_800_000_000, authority: str = "ca") -> bool:
+    def verifies(host: str, at_s: int = 1_800_000_000, authority: str = "ca", option: str = "-verify_hostname") -> bool:
         command = [
             "openssl",
             "verify",
             "-x509_strict",
             "-purpose",
             "sslserver",
-            "-verify_hostname",
+            option,
             host,
             "-attime",
             str(at_s),
@@ -66,6 +66,7 @@ def test_openssl_trusts_the_certificate_for_its_host_alone_and_for_ever(tmp_path
     assert verifies(HOST)
     assert verifies(HOST, at_s=20_000_000_000), "in six hundred years, too"
     assert not verifies("other-nats.lab.svc")
+    assert verifies("192.0.2.1", option="-verify_ip")
     assert not verifies(HOST, authority="other")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
