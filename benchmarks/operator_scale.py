@@ -82,7 +82,7 @@ def measure(cluster: Cluster, size: Size, seconds: float, within_s: float) -> No
         create_jobs(cluster, size)
         wait_for(lambda: len(cluster.server.call(cluster.server.api.list("Job"), 60)) >= len(size.workers), within_s)
         beats = multiprocessing.get_context("spawn").Process(
-            target=send_heartbeats, args=(cluster.nats.settings, size.workers), daemon=True
+            target=send_heartbeats, args=(cluster.nats.access.external, size.workers), daemon=True
         )
         beats.start()
         wait_for(lambda: ready(cluster) >= size.pods, within_s, every_s=2.0)

@@ -16,7 +16,7 @@ from tests.held import left_threads
 
 if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer
-    from tests.control.wire.jwt_nats import NatsInJwtMode
+    from tests.control.wire.job_nats import OrganisationNats
     from tests.job_server import Server
     from tests.sdk.cli.program import Workplace
 
@@ -113,13 +113,11 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[ApiServer]
 
 
 @pytest.fixture
-def nats_server(tmp_path: Path) -> "Iterator[NatsInJwtMode]":
-    """A running nats-server that an operator gives its accounts; stopped after the test."""
-    from tests.control.wire.jwt_nats import NatsInJwtMode
+def nats_server(tmp_path: Path) -> "Iterator[OrganisationNats]":
+    """A running nats-server of an organisation, for all jobs; stopped after the test."""
+    from tests.control.wire.job_nats import OrganisationNats
 
-    folder = tmp_path / "nats"
-    folder.mkdir()
-    server = NatsInJwtMode(folder)
+    server = OrganisationNats(tmp_path / "nats")
     yield server
     server.stop()
 

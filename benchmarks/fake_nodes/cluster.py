@@ -15,11 +15,10 @@ from typing import Any
 import yaml
 from tests.control import kubernetes
 from tests.control.kubernetes import ApiServer, find
-from tests.control.wire.jwt_nats import NatsInJwtMode
+from tests.control.wire.job_nats import OrganisationNats
 from tests.ports import free_ports
 
 from rollfleet_api.times import parse_time
-from rollfleet_operator.nats.trust import SEED_FILE
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,12 +32,10 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("api", "nats"):
-            (folder / name).mkdir()
+        (folder / "api").mkdir()
         self.server = ApiServer(folder / "api")
         kubernetes.serve_definition(self.server)
-        self.nats = NatsInJwtMode(folder / "nats")
-        (folder / SEED_FILE).write_text(self.nats.keys.operator.seed)
+        self.nats = OrganisationNats(folder / "nats")  # pods that are not there have no servers
         self.admin = self.server.kubeconfig()
         self.users = folder / "operator.kubeconfig"
         self.users.write_text(self.admin.read_text().replace(kubernetes.TOKEN, kubernetes.OTHER_TOKEN))
@@ -146,8 +143,8 @@ class Operator:
         said = {
             "KUBECONFIG": str(cluster.users),
             "ROLLFLEET_NATS_URL": cluster.nats.url,
-            "ROLLFLEET_NATS_KEYS": str(cluster.folder),
-            "ROLLFLEET_NATS_STATE_BYTES": "16Mi",
+            "ROLLFLEET_NATS_EXTERNAL": str(cluster.nats.given),
+            "ROLLFLEET_KEY_SECRET": f"{NAMESPACE}/{kubernetes.KEY}",
             "ROLLFLEET_PORT": "0",
         }
         command = [sys.executable, "-P", str(ROOT / "benchmarks/operator_probe.py"), str(self._file)]

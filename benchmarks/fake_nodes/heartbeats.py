@@ -8,21 +8,19 @@ from benchmarks.fake_nodes.cluster import NAMESPACE
 from rollfleet_api import messages
 from rollfleet_api.messages import pack
 from rollfleet_api.subjects import Subjects
-from rollfleet_operator.nats.connection import Connection, own_user
-from rollfleet_operator.nats.settings import NatsSettings
+from rollfleet_operator.nats.connection import Connection
+from rollfleet_operator.nats_access import Login
 
 
-def send_heartbeats(settings: NatsSettings, workers: dict[str, int]) -> None:
+def send_heartbeats(login: Login, workers: dict[str, int]) -> None:
     """Be the workers and learners of all jobs, until the process is ended."""
-    asyncio.run(_send_heartbeats(settings, workers))
+    asyncio.run(_send_heartbeats(login, workers))
 
 
-async def _send_heartbeats(settings: NatsSettings, workers: dict[str, int]) -> None:
+async def _send_heartbeats(login: Login, workers: dict[str, int]) -> None:
     connections = {}
     for name in workers:
-        subjects = Subjects(namespace=NAMESPACE, job=name)
-        account = own_user(settings.keys.account(subjects))
-        connections[name] = await Connection(settings.endpoint, account, "heartbeats").client()
+        connections[name] = await Connection(login, "heartbeats").client()
     for name, client in connections.items():
         subjects = Subjects(namespace=NAMESPACE, job=name)
         for index in range(workers[name]):

@@ -9,8 +9,7 @@ try:
     import kopf
 
     from rollfleet_operator.api import login
-    from rollfleet_operator.nats.server_port import NatsOnServer
-    from rollfleet_operator.nats.settings import NatsSettings
+    from rollfleet_operator.nats.server_port import NatsOnServers
     from rollfleet_operator.program import Operator
     from rollfleet_operator.settings import Settings, SettingsInvalid
 except ModuleNotFoundError as error:
@@ -25,12 +24,11 @@ def main() -> int:
     logging.getLogger("asyncio").addFilter(lambda record: "eof_received()" not in record.getMessage())
     try:
         settings = Settings.read(os.environ)
-        nats = NatsSettings.read(os.environ)
     except SettingsInvalid as error:
         print(error, file=sys.stderr)
         return 2
     gc.freeze()  # a collection stops the loop: it need not look at what was imported
-    operator = Operator(settings, login, lambda: NatsOnServer(nats))
+    operator = Operator(settings, login, NatsOnServers)
     kopf.run(
         memo=operator,
         standalone=True,

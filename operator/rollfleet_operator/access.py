@@ -7,19 +7,16 @@ from collections.abc import Sequence
 from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, JOB_FILE, PUBLIC_URL_FILE, URL_FILE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.kubernetes_names import ROLE_LABEL
+from rollfleet_api.nats_server import PORT
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest
-from rollfleet_operator.nats_port import Endpoint
+from rollfleet_operator.nats_access import Login, NatsAccess
 from rollfleet_operator.settings import Settings
 
 ROLES = (Role.WORKER, Role.LEARNER)
 """The roles with a Secret and a NetworkPolicy. Evaluation workers have those of the workers."""
 
-SECRET_TYPE = "rollfleet.dev/nats"
-"""A Secret's type never changes: one of this type is a job's own, which the operator may write without reading it."""
-
-_NATS_PORT = 4222
 _DNS_PORT = 53
 
 
@@ -34,26 +31,25 @@ def account(job: CollectorJob) -> Manifest:
     }
 
 
-def secret(job: CollectorJob, role: Role, endpoint: Endpoint, credentials: bytes) -> Manifest:
+def secret(job: CollectorJob, role: Role, login: Login, public_url: str = "") -> Manifest:
     """Build the Secret that is mounted into a role's pods; `rollfleet_api.address` reads its files."""
     files = {
-        URL_FILE: endpoint.url.encode(),
+        URL_FILE: login.url.encode(),
         JOB_FILE: job.key.encode(),
-        CREDENTIALS_FILE: credentials,
-        CA_FILE: endpoint.ca,
+        CREDENTIALS_FILE: login.credentials,
+        CA_FILE: login.ca,
+        PUBLIC_URL_FILE: public_url.encode() or None,
     }
-    if role is Role.LEARNER and endpoint.public_url:
-        files[PUBLIC_URL_FILE] = endpoint.public_url.encode()
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": names.secret(job.metadata.name, role), "labels": names.labels(job.metadata.name, role)},
-        "type": SECRET_TYPE,
+        "type": names.SECRET_TYPE,
         "data": {name: base64.b64encode(data).decode() for name, data in files.items() if data is not None},
     }
 
 
-def network_policy(job: CollectorJob, role: Role, endpoint: Endpoint, settings: Settings) -> Manifest:
+def network_policy(job: CollectorJob, role: Role, access: NatsAccess, settings: Settings) -> Manifest:
     """Build the NetworkPolicy of a role: no traffic into its pods; out of them, only to name servers and NATS.
 
     A learner may connect to any address: it writes its results where its user wants them. NetworkPolicies add up: users
@@ -62,13 +58,16 @@ def network_policy(job: CollectorJob, role: Role, endpoint: Endpoint, settings: 
     name = job.metadata.name
     pods = [Role.LEARNER] if role is Role.LEARNER else [Role.WORKER, Role.EVALUATION]
     selector = {"key": ROLE_LABEL, "operator": "In", "values": [each.value for each in pods]}
-    named = [re.search(r":(\d+)(?:/|$)", url) for url in endpoint.url.split(",")]
-    ports = sorted({int(port[1]) if port else _NATS_PORT for port in named})
-    dns = [{"port": _DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")]
-    nats = [{"port": port, "protocol": "TCP"} for port in ports]
     rules: Manifest = {"policyTypes": ["Ingress"]}
     if role is not Role.LEARNER:
-        egress = [_egress(dns, settings.dns_to), _egress(nats, settings.nats_to)]
+        dns = [{"port": _DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")]
+        peers: Sequence[Manifest] = [{"podSelector": {"matchLabels": names.labels(name, Role.NATS)}}]
+        ports = {PORT}
+        if access.external:
+            named = [re.search(r":(\d+)(?:/|$)", url) for url in access.external.url.split(",")]
+            peers, ports = settings.nats_to, {int(port[1]) if port else PORT for port in named}
+        nats: list[Manifest] = [{"port": port, "protocol": "TCP"} for port in sorted(ports)]
+        egress = [_egress(dns, settings.dns_to), _egress(nats, peers)]
         rules = {"policyTypes": ["Ingress", "Egress"], "egress": egress}
     return {
         "apiVersion": "networking.k8s.io/v1",

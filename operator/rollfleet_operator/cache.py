@@ -11,7 +11,7 @@ from rollfleet_operator.manifest import Manifest, Ref, ref
 from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.observed import parsed_pod
 
-WATCHED: Final = (KIND, "Job", "ServiceAccount", "NetworkPolicy", "Pod")
+WATCHED: Final = (KIND, "Job", "Deployment", "Service", "ServiceAccount", "NetworkPolicy", "Pod")
 """The cached kinds. Not Secrets: a watch would need the right to read all Secrets of a namespace."""
 
 _GONE: Final = 4096

@@ -1,23 +1,42 @@
 """The desired children of a job: pure functions of the job, the operator's settings, and the job's access to NATS."""
 
-from collections.abc import Mapping
-
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.permissions import Role
-from rollfleet_operator import access, names, workloads
+from rollfleet_operator import access, names, nats_server, workloads
 from rollfleet_operator.manifest import Manifest, digest
-from rollfleet_operator.nats_port import Endpoint
+from rollfleet_operator.nats_access import NatsAccess
 from rollfleet_operator.settings import Settings
 
 
 def access_objects(
-    job: CollectorJob, settings: Settings, endpoint: Endpoint, credentials: Mapping[Role, bytes]
+    job: CollectorJob, settings: Settings, nats: NatsAccess, *, serves: bool, public_host: str = ""
 ) -> list[Manifest]:
-    """Return the desired objects that give pods their rights. They do not depend on what the user wrote."""
+    """Return the desired objects that give pods their rights, and the job's NATS server.
+
+    Args:
+        job: The job.
+        settings: The operator's settings.
+        nats: The access to the job's NATS.
+        serves: Whether the job needs its server now.
+        public_host: The address of its Service for machines outside of the cluster; empty: it has none.
+
+    Raises:
+        TemplateInvalid: The server's template in the job does not have the form of a pod template.
+    """
     found = [access.account(job)]
-    found += [access.secret(job, role, endpoint, credentials[role]) for role in access.ROLES]
-    if settings.network_policies:
-        found += [access.network_policy(job, role, endpoint, settings) for role in access.ROLES]
+    for role in access.ROLES:
+        public = role is Role.LEARNER and public_host
+        public_url = nats.login(job, role, host=public_host).url if public else ""
+        found.append(access.secret(job, role, nats.login(job, role), public_url))
+        if settings.network_policies:
+            found.append(access.network_policy(job, role, nats, settings))
+    if nats.external is None:
+        mounted = nats_server.secret(job, settings, nats, public_host)
+        found += [mounted, nats_server.service(job)]
+        if settings.network_policies:
+            found.append(nats_server.network_policy(job, settings))
+        if serves:
+            found.append(nats_server.deployment(job, settings, mounted))
     return [_owned(job, manifest) for manifest in found]
 
 

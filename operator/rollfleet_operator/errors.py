@@ -3,7 +3,6 @@
 ```
 OperatorError
 ├── NatsUnavailable     NATS could not be reached, or refused a request; the operator tries again
-│   └── OwnedElsewhere  another installation runs a job of this name on the same NATS
 ├── ApiError            the API server refused a request (has its status code, reason and message)
 ├── NameTaken           an object that a job needs exists already and belongs to someone else
 ├── TemplateInvalid     a user's pod template does not have the form of one
@@ -18,10 +17,6 @@ class OperatorError(Exception):
 
 class NatsUnavailable(OperatorError):
     """NATS could not be reached, or refused a request."""
-
-
-class OwnedElsewhere(NatsUnavailable):
-    """Another installation, with the same signing key, runs a job of this name on the same NATS."""
 
 
 class ApiError(OperatorError):

@@ -1,11 +1,9 @@
 """The operator's memory of a job between reconciliations. All of it can be lost, and is found again."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
 from rollfleet_api.frame_rate import FrameRate
-from rollfleet_api.permissions import Role
 from rollfleet_operator.autoscale import History
 from rollfleet_operator.events import EventThrottle
 from rollfleet_operator.manifest import Manifest, Ref
@@ -33,15 +31,11 @@ class OnNats:
 
     Attributes:
         published: The generation of the spec there; None: unknown, so that it is published again.
-        credentials: The credentials of its roles.
-        renewed_s: Time since when they are these.
         heartbeats: The last heartbeats, for the time when NATS is away.
         rate: Its frame rate.
     """
 
     published: int | None = None
-    credentials: Mapping[Role, bytes] = field(default_factory=dict)
-    renewed_s: float = 0.0
     heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(since_s=inf))
     rate: FrameRate = field(default_factory=FrameRate)
 

@@ -8,12 +8,18 @@ from rollfleet_api.kubernetes_names import JOB_LABEL, MANAGED_BY_LABEL, MANAGER,
 from rollfleet_api.metadata import TEMPLATE_HASH_LENGTH
 from rollfleet_api.permissions import Role
 
+CONFIG: Final = "rollfleet.dev/config"
+"""Annotation of a NATS server's pod: a hash of its configuration, at whose change the server starts again."""
+
 REVISION: Final = "rollfleet.dev/revision"
 APPLIED: Final = "rollfleet.dev/applied"
 """Annotation: a hash of the applied manifest. It shows that a field is no longer wanted."""
 
 ROTATE: Final = "rollfleet.dev/rotate"
-"""Annotation of a CollectorJob: the time from before which its credentials are renewed."""
+"""Annotation of a CollectorJob: any text. When it changes, the job gets new passwords and a new certificate."""
+
+SECRET_TYPE: Final = "rollfleet.dev/nats"
+"""A Secret's type never changes: one of this type is a job's own, which the operator may write without reading it."""
 
 SELECTOR: Final = f"{MANAGED_BY_LABEL}={MANAGER}"
 """The label selector of all objects of Rollfleet's operators."""
@@ -56,6 +62,11 @@ def account(job: str) -> str:
 def secret(job: str, role: Role) -> str:
     """Return the name of the Secret with a role's NATS address and credentials: all workers' or the learner's."""
     return credentials_secret(job, Role.WORKER if role is Role.EVALUATION else role)
+
+
+def server_secret(job: str) -> str:
+    """Return the name of the Secret with the configuration of the job's NATS server."""
+    return f"{job}-server-nats"
 
 
 def network_policy(job: str, role: Role) -> str:

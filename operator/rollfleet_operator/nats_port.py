@@ -1,6 +1,6 @@
 """The operator's view of NATS: a seam, so that all other modules run without a server.
 
-`rollfleet_operator.nats` implements it for a real server.
+`rollfleet_operator.nats` implements it for real servers.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,6 @@ from typing import NamedTuple, Protocol
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerStatus, WorkerStatus
-from rollfleet_api.permissions import Role
 
 
 class JobKey(NamedTuple):
@@ -17,21 +16,6 @@ class JobKey(NamedTuple):
 
     namespace: str
     name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """The address of NATS for pods.
-
-    Attributes:
-        url: URL such as `tls://host:port`; commas separate several.
-        ca: The certificates for pods to trust (PEM); None: those in their image.
-        public_url: The URL for learners outside of the cluster; empty: none is known.
-    """
-
-    url: str
-    ca: bytes | None = None
-    public_url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,37 +43,24 @@ class NatsPort(Protocol):
     """
 
     @property
-    def endpoint(self) -> Endpoint:
-        """The address of NATS for pods."""
-
-    @property
     def dropped_messages(self) -> int:
         """Number of messages of jobs that were not kept: too large, too many, or of workers that they do not have."""
 
-    def credentials(self, job: CollectorJob, role: Role) -> bytes:
-        """Return the credentials file (JWT and seed) of a role: the same until they are renewed, by any operator."""
-
-    async def provision(self, job: CollectorJob, *, renewed_s: float = 0.0) -> None:
+    async def publish(self, job: CollectorJob) -> None:
         """Create or update the job's stream, and publish its spec to workers and learner.
 
-        Credentials of before a rotation are refused some minutes after the rotation, and after `renewed_s`, when the
-        newest ones were issued.
-
-        The stream of an earlier job of the same name (another `metadata.uid`) is recreated empty. If NATS has lost its
-        data, the last known leases, control and learner's status are stored again.
-
-        Raises:
-            OwnedElsewhere: The stream of this name is another installation's.
+        If NATS has lost its data, the last known leases, control and learner's status are stored again, unless they are
+        of an earlier job of the same name (another `metadata.uid`).
         """
-
-    async def deprovision(self, key: JobKey) -> None:
-        """Remove all data of a job. Ignores a missing job and one of another installation."""
-
-    async def provisioned(self) -> set[JobKey]:
-        """Return this installation's jobs with data on NATS, to find those that were deleted unnoticed."""
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
         """Return the last messages of a job, from memory; NATS is asked only if there are none yet."""
+
+    async def disconnect(self, key: JobKey) -> None:
+        """Close the connection to a job's server, which goes. The last messages are kept for its return."""
+
+    async def remove(self, key: JobKey) -> None:
+        """Forget a deleted job, and remove its data from the organisation's NATS, if that has it."""
 
     async def close(self) -> None:
         """Disconnect. No other method may be called afterwards."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
+from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
 from rollfleet_api.times import parse_time
 from rollfleet_operator import names
@@ -79,7 +80,8 @@ class Observed:
     Attributes:
         children: Objects owned by the job itself.
         runs: The Kubernetes Jobs among them, oldest first.
-        pods: The pods of these runs.
+        pods: The pods of these runs, and those of the job's NATS server.
+        occupied: Whether a worker or a learner has not finished, also one of a run that is gone.
         refused_pods: Why a run cannot create pods (quota, Pod Security), in the API server's words; empty: it can.
         source_digest: Digest of the files in the job's ConfigMap; empty: the job has none; None: unknown.
     """
@@ -87,8 +89,27 @@ class Observed:
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
     runs: tuple[Run, ...] = ()
     pods: tuple[Pod, ...] = ()
+    occupied: bool = False
     refused_pods: str = ""
     source_digest: str | None = ""
+
+    @property
+    def server(self) -> Manifest | None:
+        """The Deployment of the job's NATS server; None: it has none."""
+        return next((child for which, child in self.children.items() if which.kind == "Deployment"), None)
+
+    @property
+    def serves(self) -> bool:
+        """Whether the job's NATS server is ready."""
+        return bool(self.server and (self.server.get("status") or {}).get("readyReplicas"))
+
+    @property
+    def public_host(self) -> str:
+        """The address of the server's load balancer; empty: it has none, or not yet."""
+        services = (child for which, child in self.children.items() if which.kind == "Service")
+        balancers = [(each.get("status") or {}).get("loadBalancer") or {} for each in services]
+        given = [each for balancer in balancers for each in balancer.get("ingress") or []]
+        return next((str(each.get("hostname") or each.get("ip") or "") for each in given), "")
 
     def run(self, name: names.Workload) -> Run | None:
         """Return the run with this name, unless it is being deleted."""
@@ -113,16 +134,26 @@ def observe(
         >>> observe([], []).runs
         ()
     """
+    children, pods = list(children), list(pods)
     parsed = [(child, _parsed(Run.parse, child) if child["kind"] == "Job" else None) for child in children]
     runs = sorted((run for _, run in parsed if run), key=_age)
     uids = {run.uid for run in runs}
     return Observed(
         children={ref(child): child for child, run in parsed if run or child["kind"] != "Job"},
         runs=tuple(runs),
-        pods=tuple(sorted((pod for pod in pods if pod.run in uids), key=lambda pod: pod.index)),
-        refused_pods=refused_pods,
+        pods=tuple(
+            sorted((pod for pod in pods if pod.run in uids or pod.role is Role.NATS), key=lambda pod: pod.index)
+        ),
+        occupied=any(pod.role is not Role.NATS and not pod.finished for pod in pods),
+        refused_pods=refused_pods or next((refused for child in children if (refused := _refused(child))), ""),
         source_digest=source_digest,
     )
+
+
+def _refused(child: Manifest) -> str:
+    """Return why the API server refuses the pod of a Deployment, in its words; empty: it does not."""
+    conditions = (child.get("status") or {}).get("conditions") or [] if child["kind"] == "Deployment" else []
+    return next((each.get("message", "") for each in conditions if each["type"] == "ReplicaFailure"), "")
 
 
 def _parsed(parse: Callable[[Manifest], P], manifest: Manifest) -> P | None:

@@ -87,7 +87,10 @@ def plan_runs(
     ending = [  # those of which other containers still run; unlike a deletion, a deadline leaves logs and exit codes
         Change(Ref("Pod", pod.name), {"spec": {"activeDeadlineSeconds": 1}})
         for pod in observed.pods
-        if pod.phase == "Running" and not pod.deleting and (pod.crash or (pod.done and pod.role is Role.LEARNER))
+        if pod.run
+        and pod.phase == "Running"
+        and not pod.deleting
+        and (pod.crash or (pod.done and pod.role is Role.LEARNER))
     ]
     there = {str(run.name) for run in observed.runs}  # one that is being deleted must vanish first
     created = [

@@ -44,6 +44,7 @@ POD_SECURITY: Final[Manifest] = {
     "fsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+DEFAULT_CONTAINER: Final = CONTAINER
 _ANY_USER: Final = {field: value for field, value in POD_SECURITY.items() if value != USER}
 CONTAINER_SECURITY: Final[Manifest] = {
     "allowPrivilegeEscalation": False,
@@ -72,7 +73,7 @@ def pod_template(
     Raises:
         TemplateInvalid: `written` does not have the form of a pod template.
     """
-    written = _checked(written)
+    written = checked(written)
     name, source = job.metadata.name, job.spec.source
     secret: Manifest = {"secretName": names.secret(name, role), "defaultMode": 0o440}
     volumes = [*_SCRATCH, {"name": "rollfleet", "secret": secret}]
@@ -90,7 +91,7 @@ def pod_template(
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "restartPolicy": "Never",
-            "securityContext": POD_SECURITY if settings.fixed_user else _ANY_USER,
+            "securityContext": security(settings),
             "containers": [
                 {
                     **container,
@@ -114,18 +115,27 @@ def pod_template(
     return template
 
 
+def security(settings: Settings) -> Manifest:
+    """Return the security context of a pod."""
+    return POD_SECURITY if settings.fixed_user else _ANY_USER
+
+
 def first_container(written: Manifest, otherwise: str) -> str:
     """Return the name of a template's first container, which is the role's own.
 
     Raises:
         TemplateInvalid: `written` does not have the form of a pod template.
     """
-    containers = _checked(written)["spec"]["containers"]
+    containers = checked(written)["spec"]["containers"]
     return str(containers[0]["name"]) if containers else otherwise
 
 
-def _checked(written: Manifest) -> Manifest:
-    """Check the fields that are used here, and leave out their nulls; the API server checks all others."""
+def checked(written: Manifest) -> Manifest:
+    """Check the fields of a template that are used here, and leave out their nulls; the API server checks all others.
+
+    Raises:
+        TemplateInvalid: `written` does not have the form of a pod template.
+    """
     metadata, spec = _mapping(written, "metadata"), _mapping(written, "spec")
     fields = {field: _mapping(metadata, field, "metadata.") for field in ("labels", "annotations")}
     containers = spec.get("containers") or []

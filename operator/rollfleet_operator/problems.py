@@ -96,7 +96,7 @@ def last_crash(pods: Iterable[Pod]) -> tuple[Pod, Crash] | None:
 
 def title(pod: Pod) -> str:
     """Return the name of a pod in messages."""
-    return "the learner" if pod.role is Role.LEARNER else pod.process
+    return {Role.LEARNER: "the learner", Role.NATS: "the job's NATS server"}.get(pod.role, pod.process)
 
 
 def clip(message: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import os
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -13,9 +14,12 @@ import kopf
 from rollfleet_api.job import KIND
 from rollfleet_operator.api import Api, as_viewer
 from rollfleet_operator.cache import WATCHED, Cache
-from rollfleet_operator.errors import OperatorError
+from rollfleet_operator.errors import ApiError, OperatorError
+from rollfleet_operator.installation_key import KEY_BYTES
+from rollfleet_operator.installation_secret import installation_key
 from rollfleet_operator.leadership import Leadership
 from rollfleet_operator.metrics import Metrics
+from rollfleet_operator.nats_access import NatsAccess
 from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.reconcile import Reconciler, ReconcileResult
 from rollfleet_operator.server import probes
@@ -45,15 +49,21 @@ class Operator:
 
     Args:
         connect: Returns the API server's address and credentials.
-        open_nats: Returns a connection to NATS. It must return even if NATS is away, and connect later by itself.
+        open_nats: Returns the connections to NATS. It must return even if NATS is away, and connect later by itself.
+        access: The way to the NATS of jobs; None: as the settings say, with the key in `settings.key_secret`.
 
     Attributes:
         port: The port of health and metrics.
     """
 
     def __init__(
-        self, settings: Settings, connect: Callable[[], kopf.ConnectionInfo], open_nats: Callable[[], NatsPort]
+        self,
+        settings: Settings,
+        connect: Callable[[], kopf.ConnectionInfo],
+        open_nats: Callable[[NatsAccess], NatsPort],
+        access: NatsAccess | None = None,
     ) -> None:
+        self._access = access
         self.settings, self.connect, self._open_nats = settings, connect, open_nats
         self.cache, self.queue, self.watches = Cache(), WorkQueue[JobKey](), list[Watch]()
         self.metrics = Metrics(self.cache, self.queue, self.watches, self._dropped_messages)
@@ -76,14 +86,15 @@ class Operator:
             self._api = Api(self.connect, self._leadership.verify)
         else:
             self._api = Api(self.connect)
-        self._nats = self._open_nats()
+        access = self._access or await self._access_of_settings(self._api)
+        self._nats = self._open_nats(access)
         jobs = None
         if self.settings.ui_port is not None:
             jobs = ShownJobs(self.cache, PodLogs(self.cache, self.connect))
             viewers = await self._http.enter_async_context(Api(lambda: as_viewer("", self.connect())))
             shown = served(page(jobs, ReviewGuard(viewers)), port=self.settings.ui_port, host=None)
             await self._http.enter_async_context(shown)
-        reconciler = Reconciler(self._api, self.cache, self._nats, self.settings, page=jobs)
+        reconciler = Reconciler(self._api, self.cache, self._nats, access, self.settings, page=jobs)
         for namespace in self.settings.namespaces or (None,):
             self.watches += [Watch(self._api, self.cache, kind, namespace, self._changed) for kind in WATCHED]
         loops = [self._keep_resyncing(reconciler), *(watch.follow() for watch in self.watches)]
@@ -118,6 +129,20 @@ class Operator:
         refused = {watch.namespace for watch in self.watches if watch.refused}
         listed = [watch.listed for watch in self.watches if watch.namespace not in refused]
         return bool(listed) and all(listed)
+
+    async def _access_of_settings(self, api: Api) -> NatsAccess:
+        settings, problem = self.settings, ""
+        while True:
+            try:
+                key = await installation_key(api, settings.key_secret, entropy=os.urandom(KEY_BYTES))
+                if settings.nats_url and settings.nats_external:
+                    return NatsAccess.on(settings.nats_url, settings.nats_external, key)
+                return NatsAccess(key=key, tls=settings.nats_tls)
+            except (ApiError, OSError) as error:  # the Secret, or a mounted file, may still come
+                if problem != str(error):
+                    problem = str(error)
+                    log.warning("the access to NATS: %s; retrying", problem)
+            await asyncio.sleep(NOT_READY_S)
 
     def _dropped_messages(self) -> int:
         return self._nats.dropped_messages if self._nats else 0
@@ -161,14 +186,8 @@ class Operator:
                 if time.monotonic() - checked_s >= self.settings.verify_s:
                     reconciler.forget_unwatched()
                     checked_s = time.monotonic()
-                jobs = set(self.cache.jobs())
-                for key in filter(self._is_listed, jobs):
+                for key in filter(self._is_listed, self.cache.jobs()):
                     self.queue.add(key)
-                # The data of other jobs is removed. If there is no job at all, this is another cluster rather.
-                for key in filter(self._is_listed, await reconciler.on_nats() - jobs if jobs else ()):
-                    self.queue.add(key)
-            except OperatorError as error:
-                log.warning("looking at all jobs failed: %s", error)
             except Exception:
                 log.exception("looking at all jobs failed: error in the operator")
             await asyncio.sleep(self.settings.resync_s if self.ready() else NOT_READY_S)

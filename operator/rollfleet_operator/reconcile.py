@@ -8,11 +8,13 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from rollfleet_api.job import KIND, CollectorJob, CollectorJobStatus
+from rollfleet_api.permissions import Role
 from rollfleet_api.validation import JobErrors, parse_job
-from rollfleet_operator import access
+from rollfleet_operator import jobs_on_nats, nats_server
 from rollfleet_operator.api import Api
 from rollfleet_operator.apply import Applier, problem_of
 from rollfleet_operator.autoscale import decide
@@ -21,12 +23,12 @@ from rollfleet_operator.cluster_reader import ClusterReader
 from rollfleet_operator.desired import access_objects, runs
 from rollfleet_operator.errors import ApiError, NatsUnavailable, OperatorError, TemplateInvalid
 from rollfleet_operator.job_memory import JobMemory
-from rollfleet_operator.jobs_on_nats import JobsOnNats
 from rollfleet_operator.manifest import Manifest, ref
+from rollfleet_operator.nats_access import NatsAccess
 from rollfleet_operator.nats_port import JobKey, NatsPort
+from rollfleet_operator.observed import Observed
 from rollfleet_operator.plan import Apply, plan_access, plan_runs
-from rollfleet_operator.retention import expires_in_s, is_over, lingers_for_s
-from rollfleet_operator.rotation import unreadable
+from rollfleet_operator.retention import expires_in_s, lingers_for_s
 from rollfleet_operator.scheduler import is_held
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.snapshot import Snapshot
@@ -61,16 +63,17 @@ class Reconciler:
         api: Api,
         cache: Cache,
         nats: NatsPort,
+        access: NatsAccess,
         settings: Settings,
         clock: Callable[[], float] = time.time,
         page: ShownJobs | None = None,
     ) -> None:
         self._page = page
-        self._api, self._cache, self._nats, self._settings, self._clock = api, cache, nats, settings, clock
+        self._api, self._cache, self._nats, self._access = api, cache, nats, access
+        self._settings, self._clock = settings, clock
         self._applier, self._reader = Applier(api, cache), ClusterReader(api, cache)
         self._writer = StatusWriter(api, cache, settings.status_interval_s, clock)
         self._memories: dict[str, JobMemory] = {}
-        self._on_nats = JobsOnNats(nats)
 
     async def reconcile(self, key: JobKey) -> ReconcileResult:
         """Reconcile a job.
@@ -82,7 +85,7 @@ class Reconciler:
         if manifest is None:
             if self._page:
                 self._page.gone(key)
-            await self._on_nats.remove(key)
+            await self._nats.remove(key)
             return ReconcileResult()
         if "deletionTimestamp" in manifest["metadata"]:
             if self._page:
@@ -112,28 +115,19 @@ class Reconciler:
         for memory in self._memories.values():
             memory.forget_unwatched()
 
-    async def on_nats(self) -> set[JobKey]:
-        """Return the jobs with data on NATS. The next reconciliation of one that needs none any more removes it.
-
-        Raises:
-            NatsUnavailable: NATS did not list its jobs.
-        """
-        return await self._on_nats.stored()
-
     async def _reconcile(self, job: CollectorJob, memory: JobMemory) -> ReconcileResult:
         now_s, settings = self._clock(), self._settings
         blocked, unread = await self._read(job, memory, now_s)
         problem: OperatorError | None = None
-        self._renew(job, memory, now_s)
-        away = await self._on_nats.refresh(job, memory.on_nats, now_s)
-        heartbeats = memory.on_nats.heartbeats
         await self._reader.read_learner(job, memory)
-        found = verdict(job, self._reader.observe(job, memory), heartbeats, now_s)
+        observed = self._reader.observe(job, memory)
+        serves = nats_server.serves(job, observed) and (observed.serves or self._access.external is not None)
+        away = await jobs_on_nats.refresh(self._nats, job, memory.on_nats, now_s, serves=serves)
+        heartbeats = memory.on_nats.heartbeats
+        found = verdict(job, observed, heartbeats, now_s)
         try:
             blocked = await self._act(job, memory, found, now_s, blocked=blocked)
             await self._scale(job, memory, found, now_s)
-            if is_over(job, now_s):
-                await self._on_nats.remove(JobKey(job.metadata.namespace, job.metadata.name))
         except OperatorError as error:
             problem = error
         problem = problem or blocked or unread or away
@@ -144,7 +138,7 @@ class Reconciler:
             observed=self._reader.observe(job, memory),
             heartbeats=heartbeats,
             verdict=found,
-            problem=problem_of(problem) if problem else unreadable(job),
+            problem=problem_of(problem) if problem else None,
             frames_per_second=memory.on_nats.rate.update(heartbeats.learner, now_s),
             now_s=now_s,
         )
@@ -177,15 +171,6 @@ class Reconciler:
                 blocked = _unless_away(error)
         return blocked, unread
 
-    def _renew(self, job: CollectorJob, memory: JobMemory, now_s: float) -> None:
-        """Renew the job's credentials, before NATS refuses earlier ones."""
-        starting = any(not (pod.running or pod.finished) for pod in self._reader.observe(job, memory).pods)
-        if starting and now_s - memory.secrets_s >= self._settings.resync_s:  # a deleted Secret would be missed
-            memory.secrets.clear()
-        credentials = {role: self._nats.credentials(job, role) for role in access.ROLES}
-        if credentials != memory.on_nats.credentials:
-            memory.on_nats.credentials, memory.on_nats.renewed_s = credentials, now_s
-
     async def _act(
         self,
         job: CollectorJob,
@@ -211,16 +196,44 @@ class Reconciler:
         lingering = found.stage is Stage.COMPLETE and lingers_for_s(job, now_s) > 0
         actions = plan_runs(job, wanted, observed, found.stage, lingering=lingering)
         stopping = job.spec.suspend or memory.namespace_ends
-        if found.stage is Stage.LIVE and memory.on_nats.published is None and not stopping:
-            actions = []  # pods need their job on NATS
-        objects = access_objects(job, self._settings, self._nats.endpoint, memory.on_nats.credentials)
-        rights = plan_access(objects, observed)
+        if found.stage is Stage.LIVE and not stopping and not self._may_start(job, memory, observed):
+            actions = []
         starting = any(isinstance(action, Apply) for action in actions)  # pods need their rights
+        waits = any(not (pod.running or pod.finished) for pod in observed.pods)
+        if waits and now_s - memory.secrets_s >= self._settings.resync_s:  # a deleted Secret would be missed
+            memory.secrets.clear()
+        serves = nats_server.serves(job, observed) and not memory.namespace_ends
+        objects, refused = self._objects(job, observed, serves=serves)
+        rights = plan_access(objects, self._reader.observe(job, memory))
         for written in await self._applier.execute(job, [*rights, *actions] if starting else [*actions, *rights]):
             if written["kind"] == "Secret":
                 written["metadata"].pop("managedFields", None)
                 memory.secrets[ref(written)], memory.secrets_s = written, now_s
+        if refused:
+            raise refused
         return blocked
+
+    def _objects(
+        self, job: CollectorJob, observed: Observed, *, serves: bool
+    ) -> tuple[list[Manifest], TemplateInvalid | None]:
+        """Return the objects of a job besides its runs, and why its server cannot be built: one that runs stays."""
+        build = partial(access_objects, job, self._settings, self._access, public_host=observed.public_host)
+        try:
+            return build(serves=serves), None
+        except TemplateInvalid as error:
+            running = [observed.server] if observed.server else []
+            return build(serves=False) + running, error
+
+    def _may_start(self, job: CollectorJob, memory: JobMemory, observed: Observed) -> bool:
+        """Return whether pods of a live job may be created: NATS has the job, or will have it when they have started.
+
+        A server that has found its node is ready seconds later. Of a job that a scheduler holds, it comes after them.
+        """
+        if memory.on_nats.published is not None:
+            return True
+        if self._access.external or observed.serves:
+            return False  # NATS does not answer
+        return is_held(job.metadata.labels) or any(pod.role is Role.NATS and pod.node for pod in observed.pods)
 
     async def _scale(self, job: CollectorJob, memory: JobMemory, found: Verdict, now_s: float) -> None:
         """Set the number of workers of a job with `autoscale`, in its spec."""

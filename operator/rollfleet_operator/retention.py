@@ -1,7 +1,6 @@
 """The time that a job, and its workers, stay after its end."""
 
 from rollfleet_api.job import CollectorJob, CollectorJobStatus
-from rollfleet_api.status import ConditionType
 from rollfleet_api.times import parse_time
 
 LINGER_S = 30.0
@@ -20,13 +19,3 @@ def lingers_for_s(job: CollectorJob, now_s: float) -> float:
     """Return the seconds that the workers of a complete job still have to leave."""
     ended = job.status.completion_time if job.status else None
     return LINGER_S if ended is None else max(0.0, parse_time(ended) + LINGER_S - now_s)
-
-
-def is_over(job: CollectorJob, now_s: float) -> bool:
-    """Return whether no process will come back to a complete job.
-
-    That is so if its learner was a pod of it and its workers have had time to leave. A learner elsewhere may restart,
-    and must then see that its job is complete.
-    """
-    complete = job.status is not None and job.status.held(ConditionType.COMPLETE) is not None
-    return complete and job.spec.learner is not None and lingers_for_s(job, now_s) == 0

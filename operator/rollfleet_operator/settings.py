@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 
+from rollfleet_api.kubernetes_names import OPERATORS
 from rollfleet_operator.manifest import Manifest
 
 
@@ -23,9 +25,17 @@ def _peers(text: str) -> object:
         raise ValueError(f"expected a list of a NetworkPolicy's peers: {error}") from error
 
 
+def _mapping(text: str) -> object:
+    try:
+        return dict(json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"expected a mapping in JSON: {error}") from error
+
+
 T = TypeVar("T")
 _Port = Annotated[int, Field(ge=0, le=65535)]
 _Seconds = Annotated[float, Field(gt=0)]
+_Mapping = Annotated[Manifest, BeforeValidator(_mapping)]
 _Lease = Annotated[str, AfterValidator(_lease)]
 _Names = Annotated[tuple[str, ...], BeforeValidator(lambda text: text.replace(",", " ").split())]
 _Peers = Annotated[tuple[Manifest, ...], BeforeValidator(_peers)]
@@ -48,7 +58,16 @@ class Settings:
         ui_port: The port of the page; None: no page.
         lease: `namespace/name` of the Lease that one operator of several holds; None: this is the only operator.
         pod: The name of the operator's pod, which holds the Lease.
-        nats_to: Where NATS is, as entries of a NetworkPolicy's `to`; empty: at any address.
+        key_secret: `namespace/name` of the Secret with the installation's key, in the operator's own namespace.
+        nats_image: The image of the jobs' NATS servers.
+        nats_pull_policy: Its pull policy.
+        nats_resources: The servers' resources: `requests` and `limits`.
+        nats_config: Further options of the servers' configuration.
+        nats_tls: Whether the servers encrypt.
+        nats_from: Their clients besides the job's pods, as entries of a NetworkPolicy's `from`.
+        nats_url: URL of the organisation's NATS, for all jobs; empty: each job has a server of its own.
+        nats_external: The folder with the user of that NATS: `user.creds`, and `ca.crt` unless it is public.
+        nats_to: Where that NATS is, as entries of a NetworkPolicy's `to`; empty: at any address.
         dns_to: Where name servers are, as `nats_to`.
         workers: Number of concurrent reconciliations, each of another job.
         resync_s: Seconds between lists of all objects, which repair what watches missed.
@@ -69,6 +88,15 @@ class Settings:
     ui_port: _Port | None = None
     lease: _Lease | None = None
     pod: str = ""
+    key_secret: _Lease = "rollfleet/rollfleet-key"
+    nats_image: str = "nats:latest"
+    nats_pull_policy: str = "IfNotPresent"
+    nats_resources: _Mapping = field(default_factory=dict)
+    nats_config: _Mapping = field(default_factory=dict)
+    nats_tls: bool = True
+    nats_from: _Peers = ()
+    nats_url: str = ""
+    nats_external: Path | None = None
     nats_to: _Peers = ()
     dns_to: _Peers = ()
     workers: Annotated[int, Field(ge=1)] = 8
@@ -88,7 +116,19 @@ class Settings:
         settings = validated(cls, names, environ)
         if settings.lease and not settings.pod:
             raise SettingsInvalid(f"{names['pod']} is not set: {names['lease']} needs the name of the operator's pod")
+        if settings.nats_url and not settings.nats_external:
+            raise SettingsInvalid(f"{names['nats_external']} is not set: {names['nats_url']} needs a user")
         return settings
+
+    @property
+    def operator_pods(self) -> Manifest:
+        """The operator's pods, as an entry of a NetworkPolicy's `from`."""
+        namespace = self.key_secret.partition("/")[0]
+        labels = dict(label.split("=") for label in OPERATORS.split(","))
+        return {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+            "podSelector": {"matchLabels": labels},
+        }
 
 
 def validated(kind: type[T], names: Mapping[str, str], environ: Mapping[str, str], **others: object) -> T:

@@ -161,7 +161,7 @@ def _overdue(job: CollectorJob, observed: Observed, now_s: float) -> Verdict | N
     earliest_s = _since(job, ConditionType.FAILED)
     waits: list[tuple[float, Problem]] = []
     for pod in observed.pods:
-        if pod.role in NEEDED and not (pod.deleting or pod.running or pod.finished):
+        if pod.role in (*NEEDED, Role.NATS) and not (pod.deleting or pod.running or pod.finished):
             cause = why_not_running(pod) or Problem("Pending", f"{title(pod)} has not started")
             # The wait starts again on the node: a new node must pull the image.
             waits.append((max(pod.created_s, pod.placed_s, earliest_s), cause))

@@ -14,7 +14,7 @@ FILES = Path("/var/run/rollfleet")
 URL_FILE, JOB_FILE, CREDENTIALS_FILE, CA_FILE = "url", "job", "user.creds", "ca.crt"
 
 PUBLIC_URL_FILE = "public-url"
-"""A file of the learner's Secret, for machines outside of the cluster. It is missing if the chart publishes no URL."""
+"""A file of the learner's Secret, for machines outside of the cluster, if the server has a load balancer."""
 
 URL = "ROLLFLEET_NATS_URL"
 CREDENTIALS = "ROLLFLEET_NATS_CREDENTIALS"
@@ -37,7 +37,8 @@ class Address:
     Attributes:
         url: URL of NATS: `nats://host:port`, `tls://...`, perhaps with `user:password@`; commas separate several.
         job: `namespace/name`.
-        credentials: NATS credentials file (JWT and seed); None: the URL contains them, or none are needed.
+        credentials: NATS credentials file (JWT and seed), or one with `user:password`; None: the URL contains them, or
+            none are needed.
         ca: File of trusted certificates; None: the system's.
         server_name: The name in the server's certificate, where the URL is a tunnel's; None: the URL's host. Known only
             to this process.

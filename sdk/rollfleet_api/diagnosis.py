@@ -13,7 +13,6 @@ UNSEEN: Final = "Unseen"
 """The reason of a job that no operator has processed. All other reasons come from the operator or Kubernetes."""
 
 ADVICE: Final = {
-    "AnnotationInvalid": "Write a time such as `2026-01-31T12:00:00Z` into the annotation, or remove it.",
     "ApiError": "If this lasts, the operator lacks a permission or the API server is unhealthy: see its log.",
     "ContainerRefused": "Check the commands, Secrets and ConfigMaps that `spec.template` names.",
     "EndedByNode": "See the node's reason in the message: a limit, or a resource that it lacks. The pod is replaced.",
@@ -30,10 +29,10 @@ ADVICE: Final = {
     "LearnerGone": "Start the learner, and change the spec: each change tries again.",
     "NameTaken": "Rename the job, or delete the object that the message names. All that an earlier job has left: "
     "`kubectl -n {named.namespace} delete job,sa,secret,netpol -l rollfleet.dev/job={named.name}`.",
+    "NatsCrashed": "See `kubectl logs deployment/{job}-nats --previous`. The server starts again by itself.",
     "NatsUnavailable": "Check that NATS runs and the operator reaches it. Workers continue as soon as it is back.",
     "NodeLost": "Repair the node. If it is gone for good: `kubectl delete node NODE`, and its pods are replaced.",
     "OperatorError": "This is a defect of the operator: report it to the maintainers of Rollfleet, with its log.",
-    "OwnedElsewhere": "Rename the job, or give this installation its own signing key of NATS: see docs/security.md.",
     "Pending": "See `kubectl describe pods` for the cause, then change the spec: each change tries again.",
     "PodSecurityViolation": "Remove what the namespace forbids from `spec.template`, or use another namespace.",
     "PodsRefused": "A webhook of the cluster refuses it; the message names it and its reason.",

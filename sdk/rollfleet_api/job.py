@@ -30,6 +30,7 @@ from rollfleet_api.placement import FailureSpec as FailureSpec
 from rollfleet_api.placement import GpuSpec as GpuSpec
 from rollfleet_api.placement import Image
 from rollfleet_api.placement import LearnerSpec as LearnerSpec
+from rollfleet_api.placement import NatsSpec as NatsSpec
 from rollfleet_api.placement import ResourcesSpec as ResourcesSpec
 from rollfleet_api.placement import SourceSpec as SourceSpec
 from rollfleet_api.policy import Activation as Activation
@@ -129,6 +130,7 @@ class CollectorJobSpec(Model):
     learner: LearnerSpec | None = Field(
         default=None, description="The trainer as a pod of the job. Default: the trainer runs elsewhere."
     )
+    nats: NatsSpec = Field(default=NatsSpec(), description="The NATS server of the job on a cluster.")
     suspend: bool = Field(default=False, description="Stop the workers and free their resources, until it is false.")
     failure: FailureSpec = Field(
         default=FailureSpec(), description="How workers that fail, hang or fall silent are treated."

@@ -32,6 +32,7 @@ KINDS: Final = {
     "ConfigMap": Kind(api_version="v1", plural="configmaps"),
     "Event": Kind(api_version="v1", plural="events"),
     "Lease": Kind(api_version="coordination.k8s.io/v1", plural="leases"),
+    "Service": Kind(api_version="v1", plural="services"),
     "Deployment": Kind(api_version="apps/v1", plural="deployments"),
     "PersistentVolumeClaim": Kind(api_version="v1", plural="persistentvolumeclaims"),
     "Namespace": Kind(api_version="v1", plural="namespaces"),

@@ -20,6 +20,11 @@ OPERATORS: Final = "app.kubernetes.io/name=rollfleet,app.kubernetes.io/component
 """The label selector of operators and their pods, which the chart labels."""
 
 
+def nats_server(job: str) -> str:
+    """Return the name of the Service of a job's NATS server, and of its Deployment."""
+    return f"{job}-nats"
+
+
 def credentials_secret(job: str, role: Role) -> str:
     """Return the name of the Secret with a role's NATS address and credentials.
 

@@ -1,7 +1,6 @@
-"""The NATS permissions of each role of a job: the least that its program needs, and none for other jobs.
+"""The NATS permissions of each role of a job: the least that its program needs.
 
-A local run writes them into its server's configuration; the operator signs them into credentials. Both use this
-table: a job that may run on one machine may run on a cluster.
+They are written into the configuration of the job's server (`nats_server`), on one machine and on a cluster.
 """
 
 from dataclasses import dataclass
@@ -11,11 +10,12 @@ from rollfleet_api.subjects import Subjects
 
 
 class Role(StrEnum):
-    """The role of a process that connects to NATS. Evaluation workers connect as workers."""
+    """The role of a job's process, and of its pod. Evaluation workers connect to NATS as workers."""
 
     WORKER = "worker"
     LEARNER = "learner"
-    EVALUATION = "evaluation"  # names pods of the operator only; its permissions are a worker's
+    EVALUATION = "evaluation"
+    NATS = "nats"  # the job's server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The parts of a job about its pods: code, resources, the learner, scaling, failures. Most apply to clusters only."""
 
+from enum import StrEnum
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -68,6 +69,40 @@ class LearnerSpec(Model):
     template: FreeForm = Field(
         description="The pod template: `{spec: {containers: [...]}}`. The first container is the learner.",
         examples=["{spec: {containers: [...]}}"],
+    )
+
+
+class NatsResourcesSpec(Model):
+    """The resources of the job's NATS server."""
+
+    requests: dict[str, Quantity] = Field(
+        default={}, description="Resources reserved for it. Default: the chart's, `{cpu: 50m, memory: 64Mi}`."
+    )
+    limits: dict[str, Quantity] = Field(
+        default={},
+        description="The most resources that it may use. Two versions of the weights must fit into its memory.",
+    )
+
+
+class NatsService(StrEnum):
+    """How the server is reached."""
+
+    CLUSTER_IP = "ClusterIP"
+    LOAD_BALANCER = "LoadBalancer"
+
+
+class NatsSpec(Model):
+    """The job's NATS server, a pod of its own. On one machine it is a process, and these fields do not apply."""
+
+    resources: NatsResourcesSpec = Field(default=NatsResourcesSpec(), description="The resources of the server.")
+    template: FreeForm = Field(
+        default={}, description="Changes to the server's pod template: tolerations, node selectors, priority."
+    )
+    service: NatsService = Field(
+        default=NatsService.CLUSTER_IP,
+        strict=False,
+        description="The type of its Service. `LoadBalancer`: learners outside of the cluster reach it without the API "
+        "server.",
     )
 
 

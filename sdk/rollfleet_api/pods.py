@@ -32,7 +32,7 @@ class Pod:
     """A pod of a run.
 
     Attributes:
-        run: UID of its Kubernetes Job.
+        run: UID of its Kubernetes Job; empty: it has none, as the NATS server.
         role: The role of its process.
         index: The index among the workers, or among the evaluation workers; 0 for a learner.
         phase: Its phase in Kubernetes, such as `Pending`.
@@ -94,12 +94,14 @@ class Pod:
 
     @property
     def worker(self) -> int | None:
-        """The worker's index. None: the pod is the learner's, or an evaluation worker's."""
+        """The worker's index. None: the pod is no worker's."""
         return self.index if self.role is Role.WORKER else None
 
     @property
     def process(self) -> str:
-        """The process in words: `worker 3`, `evaluation worker 0`, `learner`."""
+        """The process in words: `worker 3`, `evaluation worker 0`, `learner`, `NATS`."""
+        if self.role is Role.NATS:
+            return "NATS"
         if self.role is Role.LEARNER:
             return str(Role.LEARNER)
         return f"{'evaluation ' * (self.role is Role.EVALUATION)}worker {self.index}"

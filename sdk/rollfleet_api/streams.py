@@ -4,9 +4,6 @@ It keeps the last message of each subject, for processes that join late: the spe
 Batches are not stored. The stream is in the memory of one server. If it is lost, those who wrote its messages store
 them again.
 
-It is bounded in bytes, in messages and in remembered message ids, because the memory of NATS is shared: no credentials
-of a job may fill it. At a bound NATS refuses new messages, and keeps those that it has.
-
 `provisioning` and `deprovisioning` plan the requests that create, update and delete the stream. They do no I/O: the
 SDK and the operator each send the requests with their own client, and hand the replies back.
 """
@@ -19,15 +16,12 @@ from typing import Any, Self, TypeAlias
 from rollfleet_api.jetstream import EXPECTED_SEQUENCE, NO_CAPACITY, JetStreamCode
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.metadata import Metadata
+from rollfleet_api.placement import NatsSpec
 from rollfleet_api.subjects import Subjects
 
 LEAST_DUPLICATE_WINDOW_NS = 100_000_000
 """NATS keeps each message id, of up to 64 KB, for this long and no shorter."""
 
-LEAST_CHUNK_BYTES = 1 << 16
-"""Pieces of a long message are larger, except for its last one: a server's largest message is not smaller."""
-
-SPARE_MESSAGES = 1024
 API = "$JS.API."  # the subjects of JetStream's API begin with it
 
 
@@ -91,28 +85,26 @@ class RequestRefused(Exception):
 
 
 _TOO_LITTLE = (
-    "; NATS reserves memory for the state of each job (the chart's `nats.stateBytes`): delete a job, or give NATS more "
-    "(`nats.jetstream.memoryBytes`, of another server `max_memory_store`)"
+    "; the server has no memory left for the job's state: give it more (on a cluster `spec.nats.resources.limits`)"
 )
 
 Plan: TypeAlias = Generator[Request, Reply, None]
 """Requests in their order; each wants its reply before the next one is known."""
 
 
-def provisioning(job: CollectorJob, kept: Mapping[str, bytes], *, state_bytes: int | None = None) -> Plan:
+def provisioning(job: CollectorJob, kept: Mapping[str, bytes]) -> Plan:
     """Plan the requests that create a job's stream or update it, and publish the job.
 
     Args:
         job: The job.
         kept: Messages of the job's state by subject. They are stored again where NATS has lost its state. The job
             itself is published last: processes that join wait for it, and then find everything else.
-        state_bytes: The most bytes of the stream, which NATS reserves; None: no bound, on a server of this job alone.
 
     Raises:
         RequestRefused: NATS refused the stream or a message.
     """
     subjects = subjects_of(job)
-    created = yield from _update_or_create(state_stream(job, state_bytes))
+    created = yield from _update_or_create(state_stream(job))
     read_spec = Request(subject=f"{API}DIRECT.GET.{subjects.state_stream}.{subjects.spec}")
     stored = b"" if created else (yield read_spec).data
     if not stored:  # the state is new, or was not restored to its end
@@ -130,7 +122,7 @@ def published(job: CollectorJob) -> CollectorJob:
     """
     known = {"name", "namespace", "uid", "generation"}
     metadata = Metadata.model_validate(job.metadata.model_dump(include=known), by_name=True)
-    spec = job.spec.model_copy(update={"template": {}, "learner": None})
+    spec = job.spec.model_copy(update={"template": {}, "learner": None, "nats": NatsSpec()})
     return job.model_copy(update={"metadata": metadata, "spec": spec, "status": None})
 
 
@@ -171,11 +163,9 @@ def _store_if_missing(subject: str, data: bytes) -> Plan:
     yield from _ask(request, accept=JetStreamCode.WRONG_LAST_SEQUENCE)
 
 
-def state_stream(job: CollectorJob, state_bytes: int | None = None) -> Configuration:
-    """The stream that keeps the last message of each subject, in at most `state_bytes`."""
+def state_stream(job: CollectorJob) -> Configuration:
+    """The stream that keeps the last message of each subject."""
     subjects = subjects_of(job)
-    # Of each worker: lease, heartbeat, and two small versions for it alone, with their manifest. The rest is weights.
-    most = -1 if state_bytes is None else 5 * job.spec.workers + state_bytes // LEAST_CHUNK_BYTES + SPARE_MESSAGES
     return {
         "name": subjects.state_stream,
         "subjects": subjects.state_subjects,
@@ -183,8 +173,8 @@ def state_stream(job: CollectorJob, state_bytes: int | None = None) -> Configura
         "retention": "limits",
         "discard": "new",  # a message on a known subject replaces the one before, at the bounds too
         "discard_new_per_subject": False,
-        "max_bytes": -1 if state_bytes is None else state_bytes,
-        "max_msgs": most,
+        "max_bytes": -1,
+        "max_msgs": -1,
         "max_msgs_per_subject": 1,
         "max_msg_size": -1,  # pieces of weights are as large as the server allows
         "duplicate_window": LEAST_DUPLICATE_WINDOW_NS,

@@ -73,7 +73,7 @@ def test_a_newer_stored_message_stays() -> None:
 
 def test_a_stream_that_finds_no_memory_is_an_error_with_advice() -> None:
     code = JetStreamCode.INSUFFICIENT_RESOURCES
-    advice = rf"STREAM.UPDATE.{STATE}: no; .*`nats.stateBytes`.*`nats.jetstream.memoryBytes`.*\(error {code}\)"
+    advice = rf"STREAM.UPDATE.{STATE}: no; .*`spec.nats.resources.limits`.*\(error {code}\)"
     with pytest.raises(RequestRefused, match=advice) as error:
         carry_out(provisioning(job(), {}), {f"STREAM.UPDATE.{STATE}": refusal(code)})
     assert error.value.error_code == code

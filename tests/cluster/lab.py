@@ -45,10 +45,7 @@ class Release:
             "operator": {"image": {"repository": f"{images}-operator", "tag": tag, "pullPolicy": pull}},
             "worker": {"image": {"repository": f"{images}-worker", "tag": tag}},
             **({"ui": {"enabled": True}} if (chart / "templates/ui.yaml").exists() else {}),  # not in earlier charts
-            "nats": {
-                "image": {"repository": f"{images}-nats", "tag": tag},
-                # Not every cluster for tests has a class of volumes.
-            },
+            "nats": {"image": {"repository": f"{images}-nats", "tag": tag}},
         }
         run("kubectl", "apply", "-f", "-", stdin=restricted(self.namespace))
 
@@ -181,19 +178,21 @@ def wait_for(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
 
 
 @contextmanager
-def user(lab: Lab, name: str, role: str, kubeconfig: Path) -> Iterator[None]:
-    """Write the kubeconfig of a user who may work in the lab's namespace, and has this role of the release's."""
+def user(lab: Lab, name: str, kubeconfig: Path, *, role: str = "") -> Iterator[None]:
+    """Write the kubeconfig of a user who may work in the lab's namespace, and has a role of the release's, if any."""
     account, binding = f"--serviceaccount={lab.namespace}:{name}", f"{lab.namespace}-{name}"
     lab.kubectl("create", "serviceaccount", name)
     lab.kubectl("create", "rolebinding", name, "--clusterrole=rollfleet-user", account)
-    lab.release.kubectl("create", "rolebinding", binding, f"--role={role}", account)
+    if role:
+        lab.release.kubectl("create", "rolebinding", binding, f"--role={role}", account)
     config: dict[str, Any] = yaml.safe_load(run("kubectl", "config", "view", "--raw", "--minify", "--flatten"))
     token = lab.kubectl("create", "token", name, "--duration=1h").strip()
     config["users"] = [{"name": name, "user": {"token": token}}]
     config["contexts"][0]["context"] |= {"user": name, "namespace": lab.namespace}
     kubeconfig.write_text(yaml.safe_dump(config))
     yield
-    lab.release.kubectl("delete", "rolebinding", binding)
+    if role:
+        lab.release.kubectl("delete", "rolebinding", binding)
 
 
 def restricted(namespace: str) -> str:

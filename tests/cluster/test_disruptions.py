@@ -25,8 +25,7 @@ def test_a_job_outlives_a_worker_the_operator_and_nats(lab: Lab, release: Releas
     release.kubectl("delete", "pod", "--selector=app.kubernetes.io/component=operator")
     release.kubectl("rollout", "status", "deployment/rollfleet", "--timeout=120s")
     frames = lab.wait_for_frames("counting", more_than=frames)["frames"]
-    release.kubectl("delete", "pod", "rollfleet-nats-0")
-    release.kubectl("rollout", "status", "statefulset/rollfleet-nats", "--timeout=120s")
+    lab.kubectl("delete", "pod", "--selector=rollfleet.dev/role=nats")
     lab.wait_for_frames("counting", more_than=frames + 2048)
     assert names(lab) == workers, "neither was noticed by a worker"
 

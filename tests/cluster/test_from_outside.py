@@ -1,4 +1,4 @@
-"""A learner outside of the cluster, with the rights of `rollfleet-user` and `rollfleet-tunnel` alone."""
+"""A learner outside of the cluster, with the rights of `rollfleet-user` alone."""
 
 import os
 import re
@@ -60,7 +60,7 @@ with rollfleet.connect(policy=None) as collector:
 def as_user(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The kubeconfig of a user who may do only what a learner outside of the cluster needs."""
     path = tmp_path / "kubeconfig"
-    with user(lab, "outside", "rollfleet-tunnel", path), monkeypatch.context() as patch:
+    with user(lab, "outside", path), monkeypatch.context() as patch:
         patch.setenv("KUBECONFIG", str(path))
         yield path
 

@@ -39,7 +39,7 @@ class Page:
 def kubeconfig(lab: Lab, tmp_path: Path) -> Iterator[Path]:
     """The kubeconfig of a user of the lab's namespace who may reach the page."""
     path = tmp_path / "kubeconfig"
-    with user(lab, "alice", "rollfleet-ui", path):
+    with user(lab, "alice", path, role="rollfleet-ui"):
         yield path
 
 

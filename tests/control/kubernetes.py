@@ -30,6 +30,7 @@ ABSENT = (
     "PATH, or into a folder that KUBEBUILDER_ASSETS names"
 )
 TOKEN = "secret-of-the-tests"
+KEY = "rollfleet-key"  # the Secret with an installation's key
 OTHER, OTHER_TOKEN = "other", "of-user-other"  # who has the rights that a test gives; what it asks for is written down
 RBAC = "rbac.authorization.k8s.io"
 AUDIT_LOG = "audit.log"
@@ -187,6 +188,7 @@ class ApiServer:
 def serve_definition(server: ApiServer) -> None:
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     server.request("POST", path, dict(crd()))
+    server.request("POST", "/api/v1/namespaces/default/secrets", {"metadata": {"name": KEY}})
     wait_for(lambda: _served(server))
 
 

@@ -5,9 +5,7 @@
 {{- /* For objects without a namespace: releases in two namespaces must not share them. */ -}}
 {{- define "rollfleet.clusterName" -}}{{ include "rollfleet.name" . }}-{{ .Release.Namespace }}{{- end }}
 
-{{- define "rollfleet.nats" -}}{{ include "rollfleet.name" . }}-nats{{- end }}
-{{- define "rollfleet.keys" -}}{{ include "rollfleet.nats" . }}-keys{{- end }}
-{{- define "rollfleet.certificate" -}}{{ .Values.nats.tls.existingSecret | default (printf "%s-tls" (include "rollfleet.nats" .)) }}{{- end }}
+{{- define "rollfleet.key" -}}{{ include "rollfleet.name" . }}-key{{- end }}
 {{- define "rollfleet.account" -}}{{ .Values.serviceAccount.name | default (include "rollfleet.name" .) }}{{- end }}
 
 {{- /* Labels of all objects; the argument is the component. Call with (list . "operator"). */ -}}
@@ -32,38 +30,12 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- with $root.Values.imageRegistry }}{{ trimSuffix "/" . }}/{{ end }}{{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}{{ with $image.digest }}@{{ . }}{{ end }}
 {{- end }}
 
-{{- /* Where NATS is, as entries of a NetworkPolicy's `to`, in JSON; `[]`: it may be anywhere. */ -}}
-{{- define "rollfleet.natsTo" -}}
-{{- if .Values.nats.enabled }}
-{{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) }}
-{{- $pods := dict "matchLabels" (include "rollfleet.selector" (list . "nats") | fromYaml) }}
-{{- list (dict "namespaceSelector" $namespace "podSelector" $pods) | toJson }}
-{{- else }}
-{{- .Values.networkPolicy.natsTo | toJson }}
-{{- end }}
-{{- end }}
-
 {{- /* The rule that lets a pod ask name servers. */ -}}
 {{- define "rollfleet.dns" -}}
 - ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
   {{- with .Values.networkPolicy.dnsTo }}
   to: {{- toYaml . | nindent 4 }}
   {{- end }}
-{{- end }}
-
-{{- /* The URL of NATS for all pods. */ -}}
-{{- define "rollfleet.url" -}}
-{{- if .Values.nats.enabled -}}
-{{ ternary "tls" "nats" .Values.nats.tls.enabled }}://{{ include "rollfleet.nats" . }}.{{ .Release.Namespace }}.svc:4222
-{{- else -}}
-{{ required "nats.external.url: set it to the URL of your NATS, or set nats.enabled=true" .Values.nats.external.url }}
-{{- end -}}
-{{- end }}
-
-{{- /* The Secret with ca.crt; empty: the certificate is public, or TLS is off. */ -}}
-{{- define "rollfleet.ca" -}}
-{{- if .Values.nats.enabled }}{{ if .Values.nats.tls.enabled }}{{ include "rollfleet.certificate" . }}{{ end }}
-{{- else if .Values.nats.external.ca }}{{ .Values.nats.external.secret }}{{ end -}}
 {{- end }}
 
 {{- /* The settings of pods and containers for Pod Security "restricted". */ -}}

@@ -1,24 +1,19 @@
 """A connection to NATS that is opened on first use, and again after a loss."""
 
 import asyncio
-import base64
 import json
 import logging
-import os
 import ssl
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import nats
-from nats.aio.client import Client
+from nats.aio.client import Client, RawCredentials
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
-from pydantic import JsonValue
 
 from rollfleet_operator.errors import NatsUnavailable
-from rollfleet_operator.nats.tokens import SEED_BYTES, Signer
-from rollfleet_operator.nats.users import administrator
-from rollfleet_operator.nats_port import Endpoint
+from rollfleet_operator.nats_access import Login
 
 log = logging.getLogger(__name__)
 
@@ -27,23 +22,14 @@ REQUEST_TIMEOUT_S = 4.0
 RETRY_WAIT_S = 0.1
 
 
-Identity = Callable[[], tuple[str, Signer]]
-"""A function that makes a token and its key for one connection."""
-
-
-def own_user(account: Signer) -> Identity:
-    """Return the identity of the operator in an account: a new user for each connection."""
-    return lambda: administrator(account, now_s=int(time.time()), entropy=os.urandom(SEED_BYTES))
-
-
 class Connection:
-    """A connection as one user.
+    """A connection as one user. `name` is shown by NATS.
 
-    It does not reconnect in the background: after a loss, the next caller opens it again with a new user.
+    It does not reconnect in the background: after a loss, the next caller opens it again.
     """
 
-    def __init__(self, server: Endpoint, identity: Identity, name: str) -> None:
-        self._server, self._identity, self._name = server, identity, name
+    def __init__(self, login: Login, name: str) -> None:
+        self.login, self._name = login, name
         self._client: Client | None = None
         self._opening = asyncio.Lock()
 
@@ -76,7 +62,7 @@ class Connection:
         except nats.errors.NoRespondersError:
             raise
         except (NatsError, TimeoutError, OSError) as error:
-            raise NatsUnavailable(f"NATS at {self._server.url} did not answer {subject}: {error!r}") from error
+            raise NatsUnavailable(f"NATS at {self.login.url} did not answer {subject}: {error!r}") from error
 
     async def close(self) -> None:
         """Close the connection; the next use opens it again."""
@@ -85,8 +71,7 @@ class Connection:
             await client.close()
 
     async def _open(self) -> Client:
-        (token, user), ca = self._identity(), self._server.ca
-        client, refusals = Client(), list[Exception]()
+        ca, client, refusals = self.login.ca, Client(), list[Exception]()
 
         async def on_error(error: Exception) -> None:
             refusals.append(error)
@@ -95,22 +80,21 @@ class Connection:
 
         try:
             await client.connect(
-                self._server.url.split(","),
+                self.login.url.split(","),
                 name=f"rollfleet operator {self._name}",
                 tls=ssl.create_default_context(cadata=ca.decode()) if ca else None,
-                user_jwt_cb=lambda: token.encode(),
-                signature_cb=lambda nonce: base64.b64encode(user.sign(nonce.encode())),
                 error_cb=on_error,
                 inbox_prefix="_INBOX.operator",
                 connect_timeout=CONNECT_TIMEOUT_S,
                 allow_reconnect=False,
                 max_reconnect_attempts=1,  # of the first connection, to which the line above does not apply
                 reconnect_time_wait=RETRY_WAIT_S,  # type: ignore[arg-type]  # it is only slept for
+                **_identity(self.login.credentials.decode()),
             )
         except (NatsError, OSError, TimeoutError) as error:
             _drop_socket(client)
             reason = refusals[-1] if refusals else error
-            raise NatsUnavailable(f"NATS at {self._server.url} refused the operator: {reason!r}") from error
+            raise NatsUnavailable(f"NATS at {self.login.url} refused the operator: {reason!r}") from error
         return client
 
 
@@ -120,7 +104,9 @@ def _drop_socket(client: Client) -> None:
         left.close()  # type: ignore[no-untyped-call]
 
 
-def parsed(message: Msg) -> dict[str, JsonValue]:
-    """Return an answer of NATS as JSON."""
-    answer = json.loads(message.data)
-    return answer if isinstance(answer, dict) else {}
+def _identity(credentials: str) -> dict[str, Any]:
+    """Return the options of the client that log in."""
+    if credentials.startswith("-----BEGIN"):
+        return {"user_credentials": RawCredentials(credentials)}
+    user, _, password = credentials.strip().partition(":")
+    return {"user": user, "password": password}

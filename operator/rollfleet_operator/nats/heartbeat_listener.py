@@ -55,10 +55,10 @@ class MessageCount:
 
 
 class HeartbeatListener:
-    """The listener of one job. `account` is the connection to the job's account."""
+    """The listener of one job. `nats` is the connection to the job's NATS."""
 
-    def __init__(self, account: Connection, count: MessageCount) -> None:
-        self.account, self._count = account, count
+    def __init__(self, nats: Connection, count: MessageCount) -> None:
+        self.nats, self._count = nats, count
         self._listening: Client | None = None
         self._asked = 0  # number of requests for all subjects on this connection
         self._beats: dict[int, WorkerStatus] = {}
@@ -80,7 +80,7 @@ class HeartbeatListener:
                 self.forget()
                 self._uid, self._subjects = job.metadata.uid, subjects_of(job)
             self._workers = max(self._workers, job.spec.workers)
-            client = await self.account.client()
+            client = await self.nats.client()
             if client is not self._listening:  # a new connection has missed messages
                 await self._listen(client)
                 self._listening = client

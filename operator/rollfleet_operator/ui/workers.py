@@ -10,6 +10,7 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.text import one_line
+from rollfleet_operator.manifest import Ref, ref
 from rollfleet_operator.observed import Run
 from rollfleet_operator.problems import last_crash
 from rollfleet_operator.snapshot import FRESH_S, Snapshot
@@ -36,11 +37,13 @@ def worker_rows(snapshot: Snapshot) -> list[WorkerRow]:
 
 def object_rows(snapshot: Snapshot) -> list[ObjectRow]:
     """Return the objects that a job became, except its pods."""
-    runs = {str(run.name): _state_of_run(run) for run in snapshot.observed.runs}
+    states = {Ref("Job", str(run.name)): _state_of_run(run) for run in snapshot.observed.runs}
+    if server := snapshot.observed.server:
+        states[ref(server)] = "Ready" if snapshot.observed.serves else "Starting"
     streams = () if snapshot.verdict.ended else (subjects_of(snapshot.job).state_stream,)
     return [
         *(
-            ObjectRow(kind=each.kind, name=each.name, state=runs[each.name] if each.kind == "Job" else "")
+            ObjectRow(kind=each.kind, name=each.name, state=states.get(each, ""))
             for each in sorted(snapshot.observed.children)
         ),
         *(ObjectRow(kind="Stream", name=name) for name in streams),

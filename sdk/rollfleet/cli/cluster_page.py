@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -120,7 +121,9 @@ class OperatorPort:
                     self._tunnel.close()
                     self._tunnel = None  # its port may become another program's
                 try:
-                    self._tunnel = await asyncio.to_thread(Tunnel, self._api, self._namespace, [pod], PORT)
+                    self._tunnel = await asyncio.to_thread(
+                        Tunnel, self._api, self._namespace, partial(list, [pod]), PORT
+                    )
                 except ClusterError as error:
                     if error.reason == "Forbidden":
                         raise _forbidden(self._namespace) from error

@@ -57,7 +57,7 @@ class Description:
     def __rich__(self) -> Group:
         """Return the same for a terminal."""
         job, now = self.job, self.time
-        parts: list[RenderableType] = [*_reason(job, self.diagnosis), Text(), _counters(job, now)]
+        parts: list[RenderableType] = [*_reason(job, self.diagnosis), Text(), _counters(job, self.pods, now)]
         not_running = [pod for pod in newest_pods(self.pods) if pod.state not in ("Running", "Succeeded")]
         if not_running:
             title = Text("Pods that are not running", style="bold")
@@ -136,8 +136,9 @@ def _reason(job: JobView, found: Diagnosis) -> Iterator[Text]:
     yield from (Text(one_line(line)) for line in (found.message, found.advice, stale(job)) if line)
 
 
-def _counters(job: JobView, now: datetime) -> Table:
+def _counters(job: JobView, pods: Iterable[Pod], now: datetime) -> Table:
     status, waits = job.status, job.status.waits
+    servers = [f"{pod.state} on {pod.node or 'no node'}" for pod in newest_pods(pods) if pod.role is Role.NATS]
     table = Table.grid(padding=(0, 3))
     rows = {
         "Mode": job.spec.mode,
@@ -150,6 +151,7 @@ def _counters(job: JobView, now: datetime) -> Table:
         "Batches": f"{status.batches.delivered:,} delivered, {status.batches.dropped:,} dropped",
         "Waits": f"learner {age(waits.learner_seconds)} for data; workers {age(waits.workers_for_learner_seconds)} "
         f"for the learner, {age(waits.workers_for_weights_seconds)} for weights",
+        "NATS": "".join(servers),
         "Learner": _LEARNER_RESTARTS if job.spec.learner is not None else "",
         "Last error": one_line(status.last_error or ""),
         "Age": age((now - job.metadata.creation_timestamp).total_seconds()),

@@ -3,13 +3,12 @@
 import base64
 import logging
 import os
-import re
 import shutil
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,19 +20,15 @@ from rollfleet.cluster.tunnel import Tunnel
 from rollfleet.errors import ClusterError, ConnectionFailed, JobNotFound
 from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, PUBLIC_URL_FILE, URL_FILE, Address
 from rollfleet_api.job import KIND
-from rollfleet_api.kubernetes_names import credentials_secret
+from rollfleet_api.kubernetes_names import JOB_LABEL, ROLE_LABEL, credentials_secret, nats_server
+from rollfleet_api.nats_server import PORT
 from rollfleet_api.permissions import Role
 
 log = logging.getLogger(__name__)
 
-NATS_PORT: Final = 4222
-MAX_SERVERS: Final = 5
-"""The most servers of the chart's NATS: pods `<service>-0` to `<service>-4`."""
-
 RENEW_S: Final = 30.0
 _DIRECT_S: Final = 2.0
 _LOOK_S: Final = 0.5
-_SERVICE: Final = re.compile(r"([a-z0-9-]+)\.([a-z0-9-]+)(\.svc(\..+)?)?")
 
 
 class JobAddress:
@@ -54,7 +49,7 @@ class JobAddress:
     Raises:
         JobNotFound: The cluster has no such job.
         ClusterError: A right is missing, or the operator has not created the Secret in time.
-        ConnectionFailed: NATS neither answers from here nor is the chart's own.
+        ConnectionFailed: NATS does not answer from here, and is not the job's own.
     """
 
     def __init__(
@@ -62,17 +57,22 @@ class JobAddress:
     ) -> None:
         self._api, self._namespace, self._job = api, namespace, job
         self._tunnel: Tunnel | None = None
+        self._deleted: Callable[[], object] = lambda: None
         self._closed = threading.Event()
         secret = self._wait_for_secret(timeout_s)
         self._folder = Path(tempfile.mkdtemp(prefix="rollfleet-"))
         try:
             self._write(secret)
-            urls = (_file(secret, name).decode().strip() for name in (URL_FILE, PUBLIC_URL_FILE))
-            self.address = self._address(*urls)
+            url, public_url = (_file(secret, name).decode().strip() for name in (URL_FILE, PUBLIC_URL_FILE))
+            self.address = self._address(url, public_url, timeout_s)
         except BaseException:
             self.close()
             raise
         threading.Thread(target=self._renew, args=(renew_s,), name="rollfleet-credentials", daemon=True).start()
+
+    def watch(self, deleted: Callable[[], object]) -> None:
+        """Call `deleted` once the cluster no longer has the job."""
+        self._deleted = deleted
 
     def close(self) -> None:
         """Close the tunnel, and delete the credentials. Closing twice is harmless."""
@@ -96,7 +96,7 @@ class JobAddress:
             time.sleep(_LOOK_S)
         return secret
 
-    def _address(self, url: str, public_url: str) -> Address:
+    def _address(self, url: str, public_url: str, timeout_s: float) -> Address:
         credentials, ca = (
             path if (path := self._folder / name).exists() else None for name in (CREDENTIALS_FILE, CA_FILE)
         )
@@ -106,17 +106,21 @@ class JobAddress:
             return replace(address, url=public_url, server_name=first.hostname)
         if _answers(url):
             return address
-        service = _SERVICE.fullmatch(first.hostname or "")
-        if service is None:
+        host = f"{nats_server(self._job)}.{self._namespace}.svc"
+        if first.hostname != host:
             raise ConnectionFailed(
-                f"NATS at {first.hostname} does not answer from here, and it is no Service of the cluster: pass "
+                f"NATS at {first.hostname} does not answer from here, and it is not the job's own server: pass "
                 f"`address=` with a URL that does"
             )
-        pods = [f"{service[1]}-{index}" for index in range(MAX_SERVERS)]
-        self._tunnel = Tunnel(self._api, service[2], pods, first.port or NATS_PORT)
-        user = f"{first.netloc.rpartition('@')[0]}@" if "@" in first.netloc else ""
-        local = f"{first.scheme}://{user}127.0.0.1:{self._tunnel.port}"
-        return replace(address, url=local, server_name=first.hostname)
+        self._tunnel = Tunnel(self._api, self._namespace, self._server_pods, PORT, timeout_s=timeout_s)
+        return replace(address, url=f"{first.scheme}://127.0.0.1:{self._tunnel.port}", server_name=host)
+
+    def _server_pods(self) -> list[str]:
+        """Return the names of the server's pods, the newest first."""
+        labels = f"{JOB_LABEL}={self._job},{ROLE_LABEL}={Role.NATS}"
+        found = self._api.list("Pod", self._namespace, labels=labels).items
+        newest = sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), reverse=True)
+        return [pod["metadata"]["name"] for pod in newest]
 
     def _write(self, secret: Mapping[str, Any]) -> None:
         for name in (CREDENTIALS_FILE, CA_FILE):
@@ -132,6 +136,9 @@ class JobAddress:
         while not self._closed.wait(every_s):
             try:
                 secret = self._api.get("Secret", self._namespace, name)
+                if secret is None and self._api.get(KIND, self._namespace, self._job) is None:
+                    self._deleted()
+                    return
             except ClusterError as error:  # the connection lasts without the API server
                 log.debug("reading Secret %s/%s: %s", self._namespace, name, error)
                 continue
@@ -147,6 +154,6 @@ def _answers(urls: str) -> bool:
     """Return whether a server accepts connections from this machine; commas separate several."""
     for parts in map(urlsplit, urls.split(",")):
         with suppress(OSError):
-            socket.create_connection((parts.hostname or "", parts.port or NATS_PORT), timeout=_DIRECT_S).close()
+            socket.create_connection((parts.hostname or "", parts.port or PORT), timeout=_DIRECT_S).close()
             return True
     return False

@@ -216,7 +216,10 @@ class Jobs:
         pods = [
             pod
             for pod in self.pods(seen)
-            if pod.phase != "Pending" and (pod.role == Role.LEARNER or not learner) and worker in (None, pod.worker)
+            if pod.phase != "Pending"
+            and pod.role is not Role.NATS
+            and (pod.role is Role.LEARNER or not learner)
+            and worker in (None, pod.worker)
         ]
         if not pods:
             subject = "the learner" if learner else f"worker {worker}" if worker is not None else "the job"

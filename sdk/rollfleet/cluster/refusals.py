@@ -81,11 +81,9 @@ def tunnel_refused(error: BaseException, namespace: str, pod: str) -> ClusterErr
     """Translate a port-forward that failed, by websocket-client's error."""
     status = getattr(error, "status_code", 0)
     if status == 403:
-        release, is_charts, _ = pod.rpartition("-nats-")
-        right = f"Role {release}-tunnel" if is_charts else "right to create pods/portforward"
         message = (
-            f"you may not forward a port of Pod {namespace}/{pod}: ask the cluster's administrators for the {right} in "
-            f"namespace {namespace}"
+            f"you may not forward a port of Pod {namespace}/{pod}: ask the cluster's administrators for the "
+            f"ClusterRole {USER_ROLE} in namespace {namespace}"
         )
         return ClusterError(message, status, "Forbidden")
     cause = " ".join(str(error).split(" -+-+- ")[0].split())

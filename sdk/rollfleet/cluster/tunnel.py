@@ -4,7 +4,8 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ from rollfleet.errors import ClusterError
 log = logging.getLogger(__name__)
 
 _CHUNK_BYTES: Final = 1 << 18
+_LOOK_S: Final = 0.5
+_NO_POD: Final = "the job is suspended, or over, or its server does not start"
 _DATA: Final = b"\0"
 """The channel of a port's data. Channel 1 has its error. Each message begins with its channel."""
 
@@ -22,20 +25,29 @@ _DATA: Final = b"\0"
 class Tunnel:
     """A listening socket on the loopback interface. Each connection to it gets a new stream to a port of a pod.
 
-    Any of the pods will do: the first one that answers is taken.
-
     A stream that breaks closes its connection: the client connects again, and gets another stream.
+
+    Args:
+        api: A client of the cluster, with the rights of the user.
+        namespace: The namespace of the pods.
+        pods: Returns the names of the pods. Any will do: the first one that answers is taken.
+        port: Their port.
+        timeout_s: How long to wait for one that answers.
 
     Attributes:
         port: The port of this machine.
 
     Raises:
-        ClusterError: No pod can be reached, or the user may not forward its port.
+        ClusterError: No pod can be reached in time, or the user may not forward its port.
     """
 
-    def __init__(self, api: ClusterApi, namespace: str, pods: Sequence[str], port: int) -> None:
+    def __init__(
+        self, api: ClusterApi, namespace: str, pods: Callable[[], Sequence[str]], port: int, *, timeout_s: float = 0.0
+    ) -> None:
         self._api, self._namespace, self._pods, self._port = api, namespace, pods, port
-        self._open().shutdown()  # raises before anything listens
+        until = time.monotonic() + timeout_s
+        while not self._answers(last=time.monotonic() >= until):  # raises before anything listens
+            time.sleep(_LOOK_S)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, name="rollfleet-tunnel", daemon=True).start()
@@ -71,18 +83,29 @@ class Tunnel:
             back.join()
             stream.shutdown()
 
+    def _answers(self, *, last: bool) -> bool:
+        try:
+            self._open().shutdown()
+        except ClusterError as error:
+            if last or error.reason == "Forbidden":
+                raise
+            return False
+        return True
+
     def _open(self) -> Any:
         """Return a WebSocket to the first pod that answers."""
         from kubernetes.stream.ws_client import get_websocket_url
         from websocket import WebSocketException
 
         configuration, refusals = self._api.client.configuration, list[ClusterError]()
-        for pod in self._pods:
+        for pod in self._pods():
             url = f"{configuration.host}/api/v1/namespaces/{self._namespace}/pods/{pod}/portforward"
             try:
                 return _websocket(configuration, get_websocket_url(url, [("ports", str(self._port))]))
             except (WebSocketException, OSError) as error:
                 refusals.append(tunnel_refused(error, self._namespace, pod))
+        if not refusals:
+            raise ClusterError(f"NATS has no pod in namespace {self._namespace}: {_NO_POD}", 0, "NoPod")
         raise refusals[0]  # that pod exists, if any does
 
 

@@ -75,7 +75,7 @@ class Client(NatsClient):
     async def _process_err(self, err_msg: str) -> None:
         """Reconnect after an error for which the server ends the connection: nats-py would close it for good.
 
-        Credentials that have expired may be renewed, and an account that was deleted may come back.
+        Credentials that are refused may be renewed.
         """
         if PERMISSIONS_ERR in err_msg:
             await super()._process_err(err_msg)

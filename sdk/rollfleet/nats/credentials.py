@@ -1,22 +1,18 @@
-"""Reads the content of a credentials file. nats-py reads the file at each connection: it may have been renewed."""
+"""The credentials file of a user of NATS: a JWT with its seed, or `user:password`."""
 
-import base64
-import json
-import re
-
-from rollfleet.errors import ConnectionFailed
+from pathlib import Path
+from typing import Any
 
 
-def of_another_job(credentials: bytes, job: str) -> ConnectionFailed:
-    """Return the error of credentials, the content of their file, that are not for `job`. It names both jobs."""
-    try:
-        payload = credentials.partition(b"USER JWT")[2].split(b".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))
-        found = re.search(r"(?:^| )rollfleet\.([a-z0-9-]+)\.([a-z0-9-]+)\.", " ".join(claims["nats"]["sub"]["allow"]))
-    except (IndexError, KeyError, TypeError, ValueError):  # written by another program than the operator
-        found = None
-    own = found and f"{found[1]}/{found[2]}"
-    return ConnectionFailed(
-        f"these credentials are for {own or 'another job'}, you asked for {job}: "
-        f"{f'connect to {own!r}, or ' if own else ''}use the credentials of {job}"
-    )
+def login(file: Path) -> dict[str, Any]:
+    """Return the options of nats-py with which a file's user logs in.
+
+    The file is read again at each connection: its credentials may have been renewed.
+    """
+    if file.read_bytes().startswith(b"-----BEGIN"):
+        return {"user_credentials": str(file)}
+    return {"user": lambda: _parts(file)[0], "password": lambda: _parts(file)[2]}
+
+
+def _parts(file: Path) -> tuple[str, str, str]:
+    return file.read_text().strip().partition(":")

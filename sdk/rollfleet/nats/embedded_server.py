@@ -12,11 +12,11 @@ from pathlib import Path
 
 from rollfleet.errors import NatsServerMissing, RollfleetError
 from rollfleet.system.child_processes import Child, spawn
-from rollfleet_api.permissions import Role, permissions
+from rollfleet_api.nats_server import OWNER, USERS, nats_configuration
+from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
 
 START_TIMEOUT_S = 10.0
-ADMIN = "admin"
 CONFIG = "nats.json"  # NATS's own format takes JSON
 
 
@@ -42,7 +42,7 @@ class NatsServer:
         folder: The folder of its files.
         child: The process.
         host_port: `127.0.0.1:<port>`.
-        passwords: The users' passwords, by name: `admin` and each role.
+        passwords: The passwords of the server's users, by name.
     """
 
     folder: Path
@@ -52,7 +52,7 @@ class NatsServer:
 
     def url(self, role: Role | None) -> str:
         """Return the URL for a role; None: for the job's owner, with all permissions."""
-        user = role or ADMIN
+        user = role or OWNER
         return f"nats://{user}:{self.passwords[user]}@{self.host_port}"
 
     async def start_again(self) -> None:
@@ -73,10 +73,15 @@ async def start_nats_server(subjects: Subjects, folder: Path) -> NatsServer:
         NatsServerMissing: The program was not found.
         RollfleetError: It ended at once, or did not come up in time; with its last output.
     """
-    passwords = {user: secrets.token_urlsafe(24) for user in (ADMIN, *Role)}
+    passwords = {user: secrets.token_urlsafe(24) for user in USERS}
+    configuration = nats_configuration(subjects, passwords) | {
+        "listen": "127.0.0.1:-1",  # a free port, written into the ports file
+        "ports_file_dir": str(folder),
+        "jetstream": {"store_dir": str(folder / "jetstream")},  # its stream is in memory
+    }
     config = folder / CONFIG
     config.touch(mode=0o600)
-    config.write_text(json.dumps(_configuration(subjects, folder, passwords), indent=2))
+    config.write_text(json.dumps(configuration, indent=2))
     child, url = await _start(folder)
     return NatsServer(folder=folder, child=child, host_port=url.rpartition("/")[2], passwords=passwords)
 
@@ -106,22 +111,3 @@ async def _url(child: Child, folder: Path) -> str:
         await asyncio.sleep(0.01)
     url: str = json.loads(ports.read_text())["nats"][0]
     return url
-
-
-def _configuration(subjects: Subjects, folder: Path, passwords: dict[str, str]) -> dict[str, object]:
-    users: list[dict[str, object]] = [{"user": ADMIN, "password": passwords[ADMIN]}]
-    for role in Role:
-        allowed = permissions(subjects, role)
-        users.append(
-            {
-                "user": role,
-                "password": passwords[role],
-                "permissions": {"publish": allowed.publish, "subscribe": allowed.subscribe},
-            }
-        )
-    return {
-        "listen": "127.0.0.1:-1",  # a free port, written into the ports file
-        "ports_file_dir": str(folder),
-        "jetstream": {"store_dir": str(folder / "jetstream")},  # its stream is in memory
-        "authorization": {"users": users},
-    }

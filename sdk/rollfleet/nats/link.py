@@ -27,7 +27,7 @@ from nats.js.errors import APIError
 
 from rollfleet.errors import ConnectionFailed, RollfleetError, Timeout
 from rollfleet.nats.client import LARGE_BYTES, Client, Pieces
-from rollfleet.nats.credentials import of_another_job
+from rollfleet.nats.credentials import login
 from rollfleet.nats.polling import RETRY_WAIT_S, WARN_AFTER_S, insist
 from rollfleet_api.address import Address
 from rollfleet_api.jetstream import NO_CAPACITY, JetStreamCode
@@ -46,7 +46,6 @@ SIGNAL_S = 1.0  # a signal that came just before a wait began is handled after i
 PENDING_BYTES = 64 << 20  # nats-py's write buffer: the windows of all senders are far below it
 REQUEST_TIMEOUT_S = 5.0
 TUNNEL_TIMEOUT_S = 10.0  # for a connection through an API server, which may be far away
-ACCOUNT_DELETED = "account authentication expired"  # NATS says; the accounts of jobs never expire
 # A JetStream that is not ready gives no code, or this one; one that is full may have space later.
 _LATER = (None, 0, JetStreamCode.NOT_AVAILABLE, JetStreamCode.STORE_FAILED, *NO_CAPACITY)
 
@@ -65,7 +64,7 @@ class Link:
         client: The NATS client; use it on the connection's thread only.
         js: Its JetStream context.
         closed: Whether `close` was called.
-        account_gone_s: When NATS cut us off because the job's account was deleted (`time.monotonic`); None: it has it.
+        job_deleted: Whether the cluster no longer has the job.
 
     Raises:
         ConnectionFailed: The server could not be reached within `timeout_s`, or refused the credentials.
@@ -77,7 +76,7 @@ class Link:
         self.client = Client()
         self.closed = False
         self._ending = threading.RLock()  # a signal's handler may close it
-        self.account_gone_s: float | None = None
+        self.job_deleted = False
         self._probe: list[Exception] | None = None  # refusals that `may_subscribe` expects
         self._last_error: Exception | None = None
         self._warned_s = -math.inf  # time of the last warning that NATS stores nothing
@@ -165,6 +164,10 @@ class Link:
             self._stop()
             self._after_close.close()
 
+    def mark_deleted(self) -> None:
+        """Note that the cluster no longer has the job: who waits for it ends."""
+        self.job_deleted = True
+
     def after_close(self, function: Callable[[], object]) -> None:
         """Call a function after the connection is closed: the last one given is called first."""
         self._after_close.callback(function)
@@ -207,7 +210,7 @@ class Link:
         if now - max(began_s, self._warned_s) >= WARN_AFTER_S:  # one warning for all messages that wait
             self._warned_s = now
             full = isinstance(reason, APIError) and reason.err_code == JetStreamCode.STORE_FAILED
-            hint = "; two versions of the weights must fit into `nats.stateBytes` of the chart: raise it" * full
+            hint = "; two versions of the weights must fit into its memory (`spec.nats.resources.limits`)" * full
             log.warning("NATS has not stored %s for %.0f s; trying again (%s)%s", subject, now - began_s, reason, hint)
 
     async def publish(self, subject: str, data: bytes | Pieces) -> None:
@@ -249,7 +252,7 @@ class Link:
     async def _connect(self, role: Role | None, timeout_s: float) -> None:
         address, options = self.address, dict[str, Any]()
         if address.credentials:
-            options["user_credentials"] = str(address.credentials)
+            options |= login(address.credentials)
         if address.ca:
             options["tls"] = ssl.create_default_context(cafile=str(address.ca))
         if address.server_name:
@@ -285,8 +288,10 @@ class Link:
         with suppress(nats.errors.Error, OSError, TimeoutError):  # the connection is lost, and comes back
             permitted = await self.may_subscribe(self.subjects.spec)  # which workers and learners may read
         if not permitted:
-            file = self.address.credentials
-            raise of_another_job(file.read_bytes() if file and file.is_file() else b"", self.subjects.key)
+            raise ConnectionFailed(
+                f"this NATS, or these credentials, are not those of {self.subjects.key}: use its own, which are in the "
+                "Secrets of the job"
+            )
 
     async def _close(self, timeout_s: float) -> None:
         if self.client.is_connected:
@@ -302,8 +307,6 @@ class Link:
             self._drop_socket()
             if "authorization violation" in str(error).lower() and not self._refused.done():
                 self._refused.set_result(error)
-        if ACCOUNT_DELETED in str(error).lower():
-            self.account_gone_s = self.account_gone_s or time.monotonic()
         # A reconnection mends a cut. Warn about errors that it does not mend.
         refused = "violation" in str(error).lower()
         if refused and self._probe is not None:
@@ -332,7 +335,7 @@ class Link:
         self.client._pending_data_size = 0
 
     async def _on_reconnected(self) -> None:
-        self._cut, self.account_gone_s = self._loop.create_future(), None
+        self._cut = self._loop.create_future()
         self._warned_of.clear()
         self._recovering = asyncio.ensure_future(self._recover())
 

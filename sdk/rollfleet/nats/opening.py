@@ -62,6 +62,7 @@ def open_through(api: ClusterApi, namespace: str, job: str, *, timeout_s: float)
         found.close()
         raise
     link.after_close(found.close)
+    found.watch(link.mark_deleted)
     return link
 
 

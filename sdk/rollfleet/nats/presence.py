@@ -1,8 +1,8 @@
 """Whether a job still exists on NATS: deleted, or only out of reach.
 
-No responder is no proof. In a cluster, the one server that holds the job's state may restart; a server may have come
-back without its storage, before the job's owner is there to create the job again. A job counts as deleted if NATS
-itself says for a while that it has no such stream, and has not been away since it last had it.
+No responder is no proof: the server may have come back without its state, before the job's owner is there to create the
+job again. A job counts as deleted if NATS itself says for a while that it has no such stream, and has not been away
+since it last had it, or if the cluster says so.
 """
 
 import logging
@@ -45,7 +45,8 @@ class JobPresence:
         """
 
         async def checked() -> None:
-            check_account(self._link)
+            if self._link.job_deleted:
+                raise JobEnded(f"the job {self._link.subjects.key} was deleted")
             try:
                 await read()
             except NoRespondersError:
@@ -70,16 +71,6 @@ class JobPresence:
         if missing_s >= WARN_AFTER_S and not self._warned:
             self._warned = True
             log.warning("%s: NATS came back without this job; waiting until the job's owner recreates it", key)
-
-
-def check_account(link: Link) -> None:
-    """Check that the operator has not deleted the job's account, which it does when the job was deleted.
-
-    Raises:
-        JobEnded: It has, and the account has not come back since.
-    """
-    if link.account_gone_s is not None and time.monotonic() - link.account_gone_s >= DELETED_AFTER_S:
-        raise JobEnded(f"the job {link.subjects.key} was deleted: NATS no longer has its account")
 
 
 async def is_missing(link: Link) -> bool:

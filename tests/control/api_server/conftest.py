@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator, quick
 from tests.control.api_server.operator_program import OperatorProgram, StartProgram
-from tests.control.kubernetes import TOKEN, ApiServer, wait_for
+from tests.control.kubernetes import KEY, TOKEN, ApiServer, wait_for
 from tests.control.pure.nats_in_memory import NatsInMemory
-from tests.control.wire.jwt_nats import NatsInJwtMode
+from tests.control.pure.scene import SHARED
+from tests.control.wire.job_nats import OrganisationNats
+
+from rollfleet_operator.nats_access import NatsAccess
 
 START_S = 90.0
 
@@ -26,10 +29,16 @@ def start_operator(api_server: ApiServer) -> Iterator[Callable[..., RunningOpera
     """Starts operators of the test's own, for one namespace each (`quick` has their other settings)."""
     started: list[RunningOperator] = []
 
-    def start(namespace: str, nats: NatsInMemory | None = None, *, token: str = "", **settings: Any) -> RunningOperator:
-        running = RunningOperator(
-            api_server, nats or NatsInMemory(), quick(**{"namespaces": (namespace,), **settings}), token=token
-        )
+    def start(
+        namespace: str,
+        nats: NatsInMemory | None = None,
+        *,
+        token: str = "",
+        access: NatsAccess = SHARED,
+        **settings: Any,
+    ) -> RunningOperator:
+        chosen = quick(**{"namespaces": (namespace,), **settings})
+        running = RunningOperator(api_server, nats or NatsInMemory(), chosen, token=token, access=access)
         started.append(running)
         return running
 
@@ -39,9 +48,10 @@ def start_operator(api_server: ApiServer) -> Iterator[Callable[..., RunningOpera
 
 
 @pytest.fixture
-def start_program(own_lab: Lab, api_server: ApiServer, nats_server: NatsInJwtMode) -> Iterator[StartProgram]:
+def start_program(own_lab: Lab, api_server: ApiServer, nats_server: OrganisationNats) -> Iterator[StartProgram]:
     """Starts the operator's programs for the namespace of `own_lab`, on a real NATS; returns when a probe succeeds."""
     started: list[OperatorProgram] = []
+    own_lab.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": KEY}})
 
     def start(pod: str, token: str = TOKEN, *, until: str = "/readyz", **settings: str) -> OperatorProgram:
         kubeconfig = api_server.kubeconfig(token)

@@ -13,13 +13,16 @@ import kopf
 from tests.api.job_data import SMALLEST, job_data
 from tests.control.kubernetes import ApiServer, wait_for
 from tests.control.pure.nats_in_memory import NatsInMemory
+from tests.control.pure.scene import SHARED
 
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.kinds import KINDS
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.times import format_time
+from rollfleet_operator import names
 from rollfleet_operator.api import Api
 from rollfleet_operator.manifest import Manifest, overlay
+from rollfleet_operator.nats_access import NatsAccess
 from rollfleet_operator.nats_port import Heartbeats, JobKey
 from rollfleet_operator.program import Operator
 from rollfleet_operator.settings import Settings
@@ -27,17 +30,25 @@ from rollfleet_operator.settings import Settings
 START_S = 60.0
 LEASE = "rollfleet"
 COLLECTS: dict[str, Any] = {"state": WorkerState.COLLECTING, "frames_per_second": 100.0}
-CHILDREN = ("Job", "ServiceAccount", "Secret", "NetworkPolicy")
+CHILDREN = ("Job", "ServiceAccount", "Secret", "NetworkPolicy", "Service", "Deployment")
 MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
 
 
 class RunningOperator:
     """The operator, as kopf runs it, in the loop of the API server's clients."""
 
-    def __init__(self, server: ApiServer, nats: NatsInMemory, settings: Settings, *, token: str = "") -> None:
+    def __init__(
+        self,
+        server: ApiServer,
+        nats: NatsInMemory,
+        settings: Settings,
+        *,
+        token: str = "",
+        access: NatsAccess = SHARED,
+    ) -> None:
         self._server, self.nats = server, nats
         login = (token,) if token else ()
-        self.operator = Operator(settings, lambda: server.login(*login), lambda: nats)
+        self.operator = Operator(settings, lambda: server.login(*login), lambda _: nats, access)
         self._stop = threading.Event()
         ready = threading.Event()
         self._running = server.begin(
@@ -183,11 +194,11 @@ class Lab:
             if job.metadata.namespace == self.namespace:
                 await act(job)
 
-        self.nats.on_provision = published
+        self.nats.on_publish = published
         try:
             yield
         finally:
-            self.nats.on_provision = None
+            self.nats.on_publish = None
 
     @contextmanager
     def nats_away(self) -> Iterator[None]:
@@ -252,6 +263,25 @@ class Lab:
             }
         )
         return self.patch("Pod", pod["metadata"]["name"], {"status": state}, "status")
+
+    def rotate(self) -> None:
+        """Ask for new credentials."""
+        self.patch(KIND, "cartpole", {"metadata": {"annotations": {names.ROTATE: uuid.uuid4().hex}}})
+
+    def server_pod(self, node: str | None = "n", **state: Any) -> Manifest:
+        """The pod of the job's NATS server, as its ReplicaSet would make it, in this state."""
+        deployment: Manifest = wait_for(lambda: self.get("Deployment", "cartpole-nats"))
+        template = deployment["spec"]["template"]
+        metadata = {"generateName": "cartpole-nats-", **template["metadata"]}
+        spec = {**template["spec"], "nodeName": node}
+        pod = self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        return self.patch("Pod", pod["metadata"]["name"], {"status": state}, "status")
+
+    def server_serves(self, ready: int = 1) -> None:
+        """The Deployment controller finds the server's pod ready, or not."""
+        wait_for(lambda: self.get("Deployment", "cartpole-nats"))
+        counted = {"replicas": 1, "updatedReplicas": 1, "readyReplicas": ready, "availableReplicas": ready}
+        self.patch("Deployment", "cartpole-nats", {"status": counted}, "status")
 
     def end_run(self, condition: str, *, reason: str = "", role: str = "worker") -> None:
         """The Job controller gives a run up (`Failed`), or finds it `Complete`."""

@@ -7,10 +7,9 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.control.wire.jwt_nats import NatsInJwtMode
+from tests.control.kubernetes import KEY
+from tests.control.wire.job_nats import OrganisationNats
 from tests.ports import free_ports
-
-from rollfleet_operator.nats.trust import SEED_FILE
 
 StartProgram = Callable[..., "OperatorProgram"]
 
@@ -28,16 +27,16 @@ class OperatorProgram:
     """
 
     def __init__(
-        self, pod: str, namespace: str, kubeconfig: Path, nats: NatsInJwtMode, settings: Mapping[str, str]
+        self, pod: str, namespace: str, kubeconfig: Path, nats: OrganisationNats, settings: Mapping[str, str]
     ) -> None:
         (self._port,) = free_ports(1)
         self.image = f"{pod}:1"
-        (nats.folder / SEED_FILE).write_text(nats.keys.operator.seed)
         environ = {
             "KUBECONFIG": str(kubeconfig),
             "ROLLFLEET_NAMESPACES": namespace,
-            "ROLLFLEET_NATS_KEYS": str(nats.folder),
+            "ROLLFLEET_KEY_SECRET": f"{namespace or 'default'}/{KEY}",
             "ROLLFLEET_NATS_URL": nats.url,
+            "ROLLFLEET_NATS_EXTERNAL": str(nats.given),
             "ROLLFLEET_POD": pod,
             "ROLLFLEET_PORT": str(self._port),
             "ROLLFLEET_WORKER_IMAGE": self.image,

@@ -14,7 +14,7 @@ import pytest
 from tests.control.api_server.lab import Lab
 from tests.control.api_server.operator_program import StartProgram
 from tests.control.kubernetes import wait_for
-from tests.control.wire.jwt_nats import NatsInJwtMode
+from tests.control.wire.job_nats import OrganisationNats
 from tests.job_server import WorkerThread
 
 import rollfleet
@@ -25,14 +25,12 @@ from rollfleet_api.job import KIND
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
 from rollfleet_operator import names
-from rollfleet_operator.nats.settings import LIFE_S
 
 AWAY_S = int(os.environ.get("ROLLFLEET_AWAY_S", "40"))  # `make chaos`: five minutes
-CREDENTIALS_S = 2 * AWAY_S + 60  # they are renewed within half of it
 TOGETHER_S = max(20.0, AWAY_S / 5)  # two operators: each looks at the job every 5 s
 START_S = 60.0
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300 + 2 * CREDENTIALS_S)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300 + 2 * AWAY_S)]
 
 
 class Pods:
@@ -42,20 +40,14 @@ class Pods:
         batches: The number of batches that the learner was handed.
     """
 
-    def __init__(self, lab: Lab, nats: NatsInJwtMode, folder: Path) -> None:
+    def __init__(self, lab: Lab, nats: OrganisationNats, folder: Path) -> None:
         self._lab, self._nats, self._folder, self._links = lab, nats, folder, list[Link]()
-        self.mount()
+        for role in (Role.WORKER, Role.LEARNER):
+            secret = wait_for(partial(self._lab.get, "Secret", names.secret("cartpole", role)))
+            self._file(role).write_bytes(base64.b64decode(secret["data"][CREDENTIALS_FILE]))
         self._job = parse_job(lab.get(KIND, "cartpole"))
         self.workers = [WorkerThread(self, self._job, index) for index in range(2)]  # type: ignore[arg-type]
         self.batches, self._over = 0, threading.Event()
-
-    def mount(self) -> None:
-        for role in (Role.WORKER, Role.LEARNER):
-            self._file(role).write_bytes(self.secret(role))
-
-    def secret(self, role: Role) -> bytes:
-        secret = wait_for(lambda: self._lab.get("Secret", names.secret("cartpole", role)))
-        return base64.b64decode(secret["data"][CREDENTIALS_FILE])
 
     def link(self, role: Role) -> Link:
         address = Address(url=self._nats.url, job=self._job.key, credentials=self._file(role))
@@ -99,12 +91,11 @@ class Pods:
 @pytest.fixture
 def start(start_program: StartProgram) -> StartProgram:
     """Starts operators that do not know of each other; returns when one is ready."""
-    settings = {LIFE_S: str(CREDENTIALS_S), "ROLLFLEET_WORKER_IMAGE": "worker:1"}
-    return partial(start_program, **settings)
+    return partial(start_program, ROLLFLEET_WORKER_IMAGE="worker:1")
 
 
 @pytest.fixture
-def pods(own_lab: Lab, nats_server: NatsInJwtMode, tmp_path: Path) -> Iterator[Callable[[], Pods]]:
+def pods(own_lab: Lab, nats_server: OrganisationNats, tmp_path: Path) -> Iterator[Callable[[], Pods]]:
     """Applies a job, and returns its pods."""
     created: list[Pods] = []
 
@@ -123,26 +114,21 @@ def pods(own_lab: Lab, nats_server: NatsInJwtMode, tmp_path: Path) -> Iterator[C
         each.end()
 
 
-def test_a_job_goes_on_without_an_operator_and_its_credentials_are_renewed_by_the_next(
-    own_lab: Lab, nats_server: NatsInJwtMode, start: StartProgram, pods: Callable[[], Pods]
+def test_a_job_goes_on_without_an_operator_and_with_the_next(
+    own_lab: Lab, nats_server: OrganisationNats, start: StartProgram, pods: Callable[[], Pods]
 ) -> None:
     first, job = start("first"), pods()
     run = own_lab.run()
     with job.learning():
         job.collects()
         first.end()
-        job.mount()  # it may just have renewed them
-        mounted_s, before = time.monotonic(), job.secret(Role.WORKER)
+        until = time.monotonic() + AWAY_S
+        while time.monotonic() < until:
+            job.collects()
+        start("second")
         nats_server.kill()
         nats_server.start_again()
-        while time.monotonic() < mounted_s + AWAY_S:
-            job.collects()
-        assert job.secret(Role.WORKER) == before
-        start("second")
-        wait_for(lambda: job.secret(Role.WORKER) != before, CREDENTIALS_S)
-        job.mount()
-        while time.monotonic() < mounted_s + CREDENTIALS_S + 5:  # the first ones are no longer valid
-            job.collects()
+        job.collects()
         assert [worker.error for worker in job.workers] == [None, None]
     assert own_lab.run()["metadata"]["uid"] == run["metadata"]["uid"]
     assert own_lab.condition("Degraded")["status"] == "False"

@@ -31,7 +31,7 @@ def test_job_gets_all_it_needs_and_no_finalizer_or_annotation(lab: Lab) -> None:
     for role in (Role.WORKER, Role.LEARNER):
         secret = lab.get("Secret", names.secret("cartpole", role))
         assert secret is not None
-        assert role in base64.b64decode(secret["data"]["user.creds"]).decode()
+        assert base64.b64decode(secret["data"]["user.creds"]) == b"user:password"
         assert lab.get("NetworkPolicy", names.network_policy("cartpole", role))
     lab.wait_condition("Progressing", "Starting")
     job: Any = lab.get(KIND, "cartpole")
@@ -135,18 +135,6 @@ def test_status_of_an_earlier_job_is_not_written_into_a_later_one(lab: Lab) -> N
     assert lab.status() == {}  # its own waits until what the earlier one left is gone
 
 
-def test_credentials_are_rotated_on_request(lab: Lab) -> None:
-    lab.apply()
-    run, name = lab.run(), names.secret("cartpole", Role.WORKER)
-    before = wait_for(lambda: lab.get("Secret", name))
-    lab.patch(KIND, "cartpole", {"metadata": {"annotations": {names.ROTATE: "2026-01-31T12:00:00Z"}}})
-    wait_for(lambda: (lab.get("Secret", name) or {})["data"] != before["data"])
-    assert lab.run()["metadata"]["uid"] == run["metadata"]["uid"]
-    assert lab.condition("Degraded")["status"] == "False"
-    lab.patch(KIND, "cartpole", {"metadata": {"annotations": {names.ROTATE: "now"}}})
-    lab.wait_condition("Degraded", "AnnotationInvalid")
-
-
 def test_missing_source_is_reported_and_waited_for(lab: Lab) -> None:
     lab.apply(source={"configMap": "code"})
     assert "`code`" in lab.wait_condition("Degraded", "SourceMissing")["message"]
@@ -171,21 +159,20 @@ UNREADABLE = {"spec": {"containers": [{"name": "worker", "env": [{"name": "A", "
         (UNREADABLE, "TemplateInvalid", "expected string"),
     ],
 )
-def test_job_whose_next_workers_cannot_be_made_is_scaled_suspended_and_rotated(
+def test_job_whose_next_workers_cannot_be_made_is_scaled_suspended_and_repaired(
     lab: Lab, template: Any, reason: str, named: str
 ) -> None:
     spec: dict[str, Any] = {"source": {"configMap": "code"}}
     lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": ""}})
     lab.apply(**spec)
-    before, name = lab.run(), names.secret("cartpole", Role.WORKER)
+    before, name = lab.run(), names.network_policy("cartpole", Role.WORKER)
     if reason == "SourceMissing":
         lab.delete("ConfigMap", "code")
     spec |= {"template": template}
     lab.apply(**spec)
     assert named in lab.wait_condition("Degraded", reason)["message"]
-    secret: Any = lab.get("Secret", name)
-    lab.nats.rotation += 1
-    wait_for(lambda: (lab.get("Secret", name) or {})["data"] != secret["data"])
+    lab.delete("NetworkPolicy", name)
+    wait_for(lambda: lab.get("NetworkPolicy", name))
     lab.apply(**spec, workers=5)
     wait_for(lambda: lab.run()["spec"]["parallelism"] == 5)
     assert lab.run()["metadata"]["uid"] == before["metadata"]["uid"]

@@ -7,7 +7,7 @@ import pytest
 from tests.control.api_server.lab import Lab
 from tests.control.api_server.operator_program import StartProgram
 from tests.control.kubernetes import wait_for
-from tests.control.wire.jwt_nats import memory_mib
+from tests.control.wire.job_nats import memory_mib
 
 pytestmark = pytest.mark.cluster
 

@@ -1,7 +1,5 @@
 """On a real API server: when jobs are published on NATS, and what the operator does without NATS."""
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +9,7 @@ from tests.control.kubernetes import wait_for
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
-from rollfleet_operator import names, reconcile, retention
+from rollfleet_operator import names, reconcile
 
 pytestmark = pytest.mark.cluster
 
@@ -25,7 +23,7 @@ def running(lab: Lab) -> Lab:
     return lab
 
 
-def test_job_suspended_from_its_start_reserves_no_space_on_nats_until_it_is_resumed(lab: Lab) -> None:
+def test_job_suspended_from_its_start_is_not_on_nats_until_it_is_resumed(lab: Lab) -> None:
     lab.apply(suspend=True)
     lab.wait_condition("Suspended", "Suspended")
     assert lab.key not in lab.nats.published
@@ -41,21 +39,25 @@ def test_job_suspended_from_its_start_reserves_no_space_on_nats_until_it_is_resu
     assert there == [[]], "NATS knows the job before its workers start"
 
 
-def test_job_suspended_later_stays_on_nats_and_its_edits_are_published(running: Lab) -> None:
+def test_edits_of_a_suspended_job_are_published_when_it_is_resumed(running: Lab) -> None:
+    running.apply(suspend=True)
+    wait_for(lambda: not running.runs())
     running.apply(suspend=True, workers=5)
-    running.wait_condition("Suspended", "Suspended")
-    wait_for(lambda: running.nats.published[running.key].spec.workers == 5)
+    running.apply(suspend=False, workers=5)
+    assert running.run()["spec"]["parallelism"] == 5
+    assert running.nats.published[running.key].spec.workers == 5, "NATS knows it before its workers start"
 
 
-def test_complete_job_with_a_learner_pod_frees_its_space_on_nats(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "LINGER_S", 1.0)
+def test_complete_job_is_on_nats_until_its_pods_have_left(lab: Lab) -> None:
     lab.apply(learner={"template": {}})
-    lab.run("learner")
+    pod = lab.pod(phase="Running")["metadata"]["name"]
     lab.learner_says(LearnerPhase.COMPLETE, frames=64)
     wait_for(lambda: lab.status().get("frames") == 64)
     lab.end_run("Complete", role="learner")
     lab.wait_condition("Complete", "LearnerDone")
+    lab.seconds_pass(0.5)
     assert lab.key in lab.nats.published, "its workers have to hear of it"
+    lab.patch("Pod", pod, {"status": {"phase": "Succeeded"}}, "status")
     wait_for(lambda: lab.key not in lab.nats.published)
     lab.patch(KIND, "cartpole", {"metadata": {"labels": {"seen": "again"}}})
     lab.seconds_pass(0.5)
@@ -63,8 +65,7 @@ def test_complete_job_with_a_learner_pod_frees_its_space_on_nats(lab: Lab, monke
     assert (lab.status()["frames"], lab.condition("Degraded")["status"]) == (64, "False")
 
 
-def test_complete_job_stays_on_nats_for_a_learner_elsewhere(running: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "LINGER_S", 0.2)
+def test_complete_job_stays_on_nats_for_a_learner_elsewhere(running: Lab) -> None:
     running.learner_says(LearnerPhase.COMPLETE)
     running.wait_condition("Complete", "LearnerDone")
     running.seconds_pass(0.7)
@@ -118,15 +119,3 @@ def test_edit_is_published_to_the_learner_that_runs_and_only_another_program_mak
     assert lab.run("learner")["metadata"]["uid"] == before
     lab.apply(learner=program("b.py"))
     wait_for(lambda: lab.run("learner")["metadata"]["uid"] != before)
-
-
-def test_rotation_reaches_nats_for_a_failed_job(own_lab: Lab, start_operator: Callable[..., Any]) -> None:
-    start_operator(own_lab.namespace, own_lab.nats, verify_s=0.5, resync_s=0.5)
-    own_lab.apply(failure={"learnerTimeoutSeconds": 5})
-    wait_for(lambda: own_lab.key in own_lab.nats.published)
-    own_lab.wait_condition("Failed", "LearnerGone")
-    requested = {"metadata": {"annotations": {names.ROTATE: "2026-01-31T12:00:00Z"}}}
-    requested_s = time.time()
-    own_lab.patch(KIND, "cartpole", requested)
-    wait_for(lambda: names.ROTATE in own_lab.nats.published[own_lab.key].metadata.annotations)
-    wait_for(lambda: own_lab.nats.renewed_s[own_lab.key] >= requested_s)  # NATS refuses the earlier ones after it

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator, beside
 from tests.control.chart.helm import Helm, Rendered
-from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer, wait_for
+from tests.control.kubernetes import AUDIT_LOG, KEY, OTHER, OTHER_TOKEN, ApiServer, wait_for
+from tests.control.pure import scene
 
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.kinds import KINDS
@@ -85,7 +86,9 @@ def live_a_whole_life(lab: Lab) -> None:
         "ttlSecondsAfterFinished": 0,
     }
     lab.apply(**job, workers=1, autoscale={"minWorkers": 2, "maxWorkers": 3})
+    lab.server_pod()
     wait_for(lambda: lab.run()["spec"]["parallelism"] == 2)
+    lab.server_serves()
     lab.run("learner")
     lab.run("evaluation")
     lab.wait_condition("Progressing", "Starting")
@@ -104,11 +107,13 @@ def live_a_whole_life(lab: Lab) -> None:
     for kind, name in (
         ("NetworkPolicy", names.network_policy("cartpole", Role.WORKER)),
         ("ServiceAccount", names.account("cartpole")),
+        ("Service", "cartpole-nats"),
+        ("Deployment", "cartpole-nats"),
     ):
         lab.patch(kind, name, {"metadata": {"labels": {JOB_LABEL: "x"}}})
         wait_for(lambda kind=kind, name=name: label(lab, kind, name) == "cartpole")  # type: ignore[misc]
     secret: Any = lab.get("Secret", names.secret("cartpole", Role.WORKER))
-    lab.nats.rotation += 1
+    lab.rotate()
     wait_for(lambda: (lab.get("Secret", secret["metadata"]["name"]) or {})["data"] != secret["data"])
     lab.learner_says(LearnerPhase.COMPLETE)
     lab.end_run("Complete", role="learner")
@@ -130,16 +135,18 @@ def test_every_right_of_the_chart_is_used_and_no_other_is_needed(
     name = {"Role": "rollfleet", "ClusterRole": "rollfleet-site"}[scope]
     roles = [role for role in shown.of(scope).values() if role["metadata"]["name"] == name]
     policy = names.network_policy("other", Role.WORKER)
+    unwanted = [("NetworkPolicy", policy), ("Service", "other-nats"), ("Deployment", "other-nats")]
     with holding(api_server, roles), bounded(api_server, shown, own_lab.namespace):
         log = api_server.folder / AUDIT_LOG
         began = log.stat().st_size
-        first = start_operator("", own_lab.nats, token=OTHER_TOKEN, namespaces=namespaces)
+        first = start_operator("", own_lab.nats, token=OTHER_TOKEN, namespaces=namespaces, access=scene.OWN)
         live_a_whole_life(own_lab)
-        own_lab.apply("other", suspend=True)
-        wait_for(lambda: own_lab.get("NetworkPolicy", policy))
+        own_lab.apply("other")
+        wait_for(lambda: all(own_lab.get(*each) for each in unwanted))
         first.stop()
+        # It has no NetworkPolicies, and a NATS of the organisation's.
         second = start_operator("", own_lab.nats, token=OTHER_TOKEN, namespaces=namespaces, network_policies=False)
-        wait_for(lambda: own_lab.get("NetworkPolicy", policy) is None)
+        wait_for(lambda: not any(own_lab.get(*each) for each in unwanted))
         second.stop()
     assert used(log.read_text()[began:], own_lab.namespace) == granted(roles)
 
@@ -150,7 +157,7 @@ def bounded(server: ApiServer, shown: Rendered, namespace: str) -> Iterator[None
     created = []
     for kind, plural in POLICIES.items():
         text = json.dumps(shown.of(kind)["rollfleet-site"]).replace("system:serviceaccount:site:rollfleet", OTHER)
-        text = text.replace("== 'site'", f"== '{namespace}'")  # the release's, with the keys of NATS
+        text = text.replace("== 'site'", f"== '{namespace}'")  # the release's, with its key
         path = f"{ADMISSION}/{plural}"
         server.request("POST", path, json.loads(text))
         created.append(f"{path}/rollfleet-site")
@@ -203,11 +210,31 @@ def policy(**fields: Any) -> Manifest:
     return found
 
 
+def deployment(**fields: Any) -> Manifest:
+    pod = {"serviceAccountName": "x-rollfleet", "containers": [{"name": "a", "image": "a"}]}
+    spec = {"selector": {"matchLabels": LABELS}, "template": {"metadata": {"labels": LABELS}, "spec": pod}}
+    found: Manifest = overlay(manifest("apps/v1", "Deployment", "x-nats", spec=spec), fields)
+    return found
+
+
+def service(**fields: Any) -> Manifest:
+    spec = {"selector": LABELS, "ports": [{"port": 4222}]}
+    found: Manifest = overlay(manifest("v1", "Service", "x-nats", spec=spec), fields)
+    return found
+
+
 def report(kind: str) -> Manifest:
     about = {"involvedObject": {"kind": kind, "name": "x"}, "reason": "A", "message": "", "type": "Normal"}
     return {"apiVersion": "v1", "kind": "Event", "metadata": {"generateName": "x-"}, **about}
 
 
+OTHERS_PODS = {
+    "selector": {"matchLabels": {"a": "b"}},
+    "template": {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"serviceAccountName": "x-rollfleet", "containers": [{"name": "a", "image": "a"}]},
+    },
+}
 NO_OWNER: dict[str, Any] = {"metadata": {"ownerReferences": None}}
 ANOTHER = {"apiVersion": "example.com/v1", "kind": "Other", "name": "x", "uid": "4-5-6", "controller": True}
 OWN = {
@@ -216,6 +243,11 @@ OWN = {
     "network-policy": policy(),
     "workers": run(),
     "evaluation": run(metadata={"name": "x-eval-0123abcd"}),
+    "secret-of-the-server": manifest("v1", "Secret", "x-server-nats", type="rollfleet.dev/nats"),
+    "server": deployment(),
+    "service": service(),
+    "service-with-a-load-balancer": service(spec={"type": "LoadBalancer"}),
+    "network-policy-of-the-server": policy(metadata={"name": "x-nats-rollfleet"}),
     "event": report(KIND),
     "lease": manifest("coordination.k8s.io/v1", "Lease", "rollfleet"),
 }
@@ -237,6 +269,15 @@ FOREIGN = {
     "run-of-another-name": run(metadata={"name": "mine"}),
     "pods-without-labels": run(spec={"template": {"metadata": {"labels": None}}}),
     "pods-as-another-account": run(spec={"template": {"spec": {"serviceAccountName": "admin"}}}),
+    "server-of-nobody": deployment(**NO_OWNER),
+    "server-of-another-name": deployment(metadata={"name": "x-other"}),
+    "server-without-the-jobs-labels": deployment() | {"spec": OTHERS_PODS},
+    "server-as-another-account": deployment(spec={"template": {"spec": {"serviceAccountName": "admin"}}}),
+    "service-of-nobody": service(**NO_OWNER),
+    "service-of-another-name": service(metadata={"name": "kubernetes"}),
+    "service-to-pods-of-others": service(spec={"selector": {JOB_LABEL: "y"}}),
+    "service-without-selector": service(spec={"selector": None}),
+    "service-with-addresses": service(spec={"externalIPs": ["192.0.2.1"]}),
     "event-about-a-node": report("Node"),
     "lease-of-another-name": manifest("coordination.k8s.io/v1", "Lease", "other"),
 }
@@ -261,19 +302,15 @@ class TestPolicy:
     def test_the_policy_refuses_jobs_in_the_namespaces_of_kubernetes(self, bounds: Callable[..., str]) -> None:
         assert "namespaces of Kubernetes" in bounds(OWN["workers"], "kube-system")
 
-    def test_the_policy_admits_the_keys_of_nats(self, bounds: Callable[..., str], api_server: ApiServer) -> None:
-        keys = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": "rollfleet-nats-keys", "namespace": "default"},
-        }
-        api_server.call(api_server.api.create(keys))
-        try:
-            change = {"kind": "Secret", "data": {"operator.seed": "YQ=="}, "immutable": True}
-            assert bounds(change, method="PATCH", name="rollfleet-nats-keys") == ""
-            assert "ValidatingAdmissionPolicy" in bounds(keys, method="DELETE", name="rollfleet-nats-keys")
-        finally:
-            api_server.request("DELETE", KINDS["Secret"].path("default", "rollfleet-nats-keys"))
+    def test_the_policy_admits_the_key_of_the_installation(
+        self, bounds: Callable[..., str], api_server: ApiServer
+    ) -> None:
+        metadata = {"name": KEY, "namespace": "default"}
+        change = {"kind": "Secret", "data": {"key": "YQ=="}, "immutable": True}
+        assert bounds(change, method="PATCH", name=KEY) == ""
+        assert "ValidatingAdmissionPolicy" in bounds(
+            {"kind": "Secret", "metadata": metadata}, method="DELETE", name=KEY
+        )
 
     def test_the_policy_admits_service_accounts_that_the_chart_lists(self, bounds: Callable[..., str]) -> None:
         assert bounds(run(spec={"template": {"spec": {"serviceAccountName": "trainer"}}})) == ""

@@ -47,15 +47,16 @@ class Rendered:
         for each in self.manifests:
             if each["kind"] == "Pod":
                 yield each["metadata"]["name"], each["spec"]
-            elif each["kind"] in ("Deployment", "StatefulSet", "Job"):
+            elif each["kind"] in ("Deployment", "Job"):
                 yield each["metadata"]["name"], each["spec"]["template"]["spec"]
 
     def pod(self, owner: str) -> Manifest:
         return dict(self.pods())[owner]
 
     def images(self) -> set[str]:
-        containers = [each for _, pod in self.pods() for each in [*pod.get("initContainers", []), *pod["containers"]]]
-        return {self.environment()["ROLLFLEET_WORKER_IMAGE"], *(each["image"] for each in containers)}
+        settings = self.settings()
+        own = {each["image"] for _, pod in self.pods() for each in pod["containers"]}
+        return {settings.worker_image, settings.nats_image, *own}
 
     def environment(self) -> dict[str, str]:
         """The operator's variables."""

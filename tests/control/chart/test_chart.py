@@ -3,17 +3,23 @@
 import json
 import re
 import runpy
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import yaml
 from tests.control.chart.helm import Helm, Rendered
 
+from rollfleet_api.kubernetes_names import JOB_LABEL
+from rollfleet_api.nats_server import PORT
+from rollfleet_api.permissions import Role
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.metrics import Metrics
-from rollfleet_operator.nats.settings import NatsSettings
-from rollfleet_operator.nats.trust import new_keys
+from rollfleet_operator.names import labels
 from rollfleet_operator.work_queue import WorkQueue
 
 EVERYTHING = {
@@ -28,21 +34,16 @@ EVERYTHING = {
     "operator__affinity": {"nodeAffinity": {}},
     "operator__priorityClassName": "high",
     "serviceAccount__annotations": {"a": "b"},
-    "nats__service__annotations": {"a": "b"},
-    "nats__podLabels": {"a": "b"},
+    "nats__config": {"max_payload": 8388608},
     "networkPolicy__natsFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}],
 }
-EXTERNAL: dict[str, object] = {
-    "nats__enabled": False,
-    "nats__external": {"url": "tls://nats.example:4222", "secret": "nats-operator", "ca": True},
-}
+EXTERNAL: dict[str, object] = {"nats__external": {"url": "tls://nats.example:4222", "secret": "nats-user"}}
 VARIANTS: dict[str, dict[str, object]] = {
     "default": {},
     "everything": EVERYTHING,
     "namespaced": {"operator__namespaces": ["team-a", "team-b"]},
     "plain": {"nats__tls__enabled": False, "networkPolicy__enabled": False},
     "external": EXTERNAL,
-    "cert-manager": {"nats__tls__certManager": {"enabled": True, "issuerRef": {"name": "ca"}}},
     "bare": {"crds__enabled": False, "rbac__create": False, "serviceAccount__create": False},
 }
 
@@ -83,19 +84,17 @@ def test_the_cluster_chooses_the_users_of_pods_if_the_values_say_so(helm: Helm, 
     assert (rendered.settings().fixed_user, chosen.settings().fixed_user) == (True, False)
 
 
-@pytest.mark.parametrize("more", [{}, {"nats.enabled": False}, {"nats.tls.existingSecret": "9000"}])
-def test_names_of_digits_are_texts(helm: Helm, more: dict[str, object]) -> None:
+def test_names_of_digits_are_texts(helm: Helm) -> None:
     values: dict[str, object] = {
         "operator": {"namespaces": ["9001"], "priorityClassName": "9002"},
         "serviceAccount.name": "9003",
         "imagePullSecrets": ["9004"],
-        "nats.priorityClassName": "9005",
-        "nats.external": {"secret": "9006", "url": "tls://nats.example", "ca": True},
-    } | more
+        "nats.external": {"secret": "9006", "url": "tls://nats.example"},
+    }
     options = [f"--set-json={name}={json.dumps(value)}" for name, value in values.items()]
     done = helm.run("template", "9007", str(helm.chart), "--namespace=9008", *options)
     manifests = json.dumps(Rendered(done.stdout).manifests)
-    assert len(set(re.findall(r'"(900\d)"', manifests))) >= 6
+    assert len(set(re.findall(r'"(900\d)"', manifests))) == 7
     assert re.findall(r"(?<=[ \[])900\d(?=[],}])", manifests) == [], "names as numbers"
 
 
@@ -161,7 +160,7 @@ def test_the_admission_policy_bounds_the_operator_alone(variant: Rendered) -> No
     operators = [
         rule
         for role in roles
-        if not role["metadata"]["name"].endswith(("-view", "-edit", "-user", "-tunnel", "-ui"))
+        if not role["metadata"]["name"].endswith(("-view", "-edit", "-user", "-ui"))
         for rule in role["rules"]
         if {"create", "patch", "delete"} & set(rule["verbs"])
     ]
@@ -174,23 +173,26 @@ def resources(rules: list[Any]) -> set[tuple[str, str]]:
     return {(group, each) for rule in rules for group in rule["apiGroups"] for each in rule["resources"]}
 
 
-def test_the_operator_reads_the_charts_variables(variant: Rendered, tmp_path: Path) -> None:
-    environ, settings = variant.environment(), variant.settings()
-    assert settings.worker_image == "rollfleet-worker:0.1.0.dev0"
+def test_the_operator_reads_the_charts_variables(variant: Rendered) -> None:
+    settings = variant.settings()
+    assert (settings.worker_image, settings.nats_image) == ("rollfleet-worker:0.1.0.dev0", "nats:2.15.1")
     assert settings.port == 8080
-    (tmp_path / "operator.seed").write_text(new_keys(b"k" * 32).operator.seed)
-    environ["ROLLFLEET_NATS_KEYS"] = str(tmp_path)
-    if "ROLLFLEET_NATS_CA" in environ:
-        assert environ["ROLLFLEET_NATS_CA"] == "/ca/ca.crt"
-        (tmp_path / "ca.crt").write_text("ca")
-        environ["ROLLFLEET_NATS_CA"] = str(tmp_path / "ca.crt")
-    if "ROLLFLEET_INSTALLATION_FILE" in environ:
-        environ["ROLLFLEET_INSTALLATION_FILE"] = str(tmp_path / "installation")
-        (tmp_path / "installation").write_text("rollfleet.uid-1")
-    nats = NatsSettings.read(environ)
-    assert nats.installation == ("rollfleet.uid-1" if "ROLLFLEET_INSTALLATION_FILE" in environ else "")
-    assert nats.state_bytes == 64 << 20
-    assert nats.life_s == 86400
+    assert settings.nats_resources == {"requests": {"cpu": "50m", "memory": "64Mi"}}
+    assert settings.operator_pods["podSelector"]["matchLabels"].items() <= operators_labels(variant).items()
+
+
+def operators_labels(shown: Rendered) -> dict[str, str]:
+    labels: dict[str, str] = shown.of("Deployment")["rollfleet"]["spec"]["template"]["metadata"]["labels"]
+    return labels
+
+
+def test_the_key_is_the_only_secret_and_never_helms_to_write(variant: Rendered) -> None:
+    assert list(variant.of("Secret")) == ["rollfleet-key"]
+    assert "data" not in variant.of("Secret")["rollfleet-key"]
+    assert variant.settings().key_secret == "site/rollfleet-key"
+    if role := variant.of("Role").get("rollfleet-key"):
+        (rule,) = role["rules"]
+        assert (rule["resourceNames"], rule["verbs"]) == (["rollfleet-key"], ["get", "patch"])
 
 
 @pytest.fixture(scope="module")
@@ -198,34 +200,13 @@ def existing(helm: Helm) -> Rendered:
     return helm.render(**EXTERNAL)
 
 
-def test_existing_nats_is_used_unchanged(existing: Rendered) -> None:
-    assert not existing.of("StatefulSet")
-    assert not existing.of("Secret")
-    assert existing.environment()["ROLLFLEET_NATS_URL"] == "tls://nats.example:4222"
-    volumes = existing.pod("rollfleet")["volumes"]
-    assert {each["secret"]["secretName"] for each in volumes if "secret" in each} == {"nats-operator"}
-
-
-def test_other_names_in_the_certificate_restart_the_programs_that_read_it(helm: Helm) -> None:
-    def pods(*names: str) -> list[Any]:
-        shown = helm.render(nats__tls__names=[*names])
-        programs = (shown.of("StatefulSet")["rollfleet-nats"], shown.of("Deployment")["rollfleet"])
-        return [each["spec"]["template"] for each in programs]
-
-    before = pods("nats.example")
-    assert all(one != other for one, other in zip(before, pods("nats.other"), strict=True))
-    assert before == pods("nats.example")
-
-
-def test_each_installation_with_an_existing_nats_has_an_id(helm: Helm, existing: Rendered) -> None:
-    (program,) = existing.pod("rollfleet")["initContainers"]
-    assert program["command"][-2:] == ["rollfleet", existing.environment()["ROLLFLEET_INSTALLATION_FILE"]]
-    (rule,) = existing.of("Role")["rollfleet-installation"]["rules"]
-    assert rule == {"apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["site"], "verbs": ["get"]}
-    named = helm.render(operator__installation="production", **EXTERNAL)
-    assert "initContainers" not in named.pod("rollfleet")
-    assert named.environment()["ROLLFLEET_INSTALLATION"] == "production"
-    assert "rollfleet-installation" not in named.of("Role")
+def test_the_operator_gets_the_user_of_an_existing_nats(existing: Rendered, rendered: Rendered) -> None:
+    settings, pod = existing.settings(), existing.pod("rollfleet")
+    assert settings.nats_url == "tls://nats.example:4222"
+    (volume,) = [each for each in pod["volumes"] if each.get("secret", {}).get("secretName") == "nats-user"]
+    (mount,) = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == volume["name"]]
+    assert mount == {"name": volume["name"], "mountPath": str(settings.nats_external), "readOnly": True}
+    assert (rendered.settings().nats_url, rendered.settings().nats_external) == ("", None)
 
 
 @pytest.mark.parametrize(
@@ -238,22 +219,20 @@ def test_each_installation_with_an_existing_nats_has_an_id(helm: Helm, existing:
     ],
 )
 def test_the_operator_may_reach_nats_where_it_is(helm: Helm, url: str, ports: list[int]) -> None:
-    shown = helm.render(nats__enabled=False, nats__external={"url": url, "secret": "nats-operator"})
+    shown = helm.render(nats__external={"url": url, "secret": "nats-user"})
     egress = shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"]
     assert [each["port"] for each in egress[-1]["ports"]] == ports
 
 
-def test_egress_goes_to_the_pods_of_nats_and_to_the_given_name_servers(helm: Helm) -> None:
+def test_egress_goes_to_the_servers_of_all_jobs_and_to_the_given_name_servers(helm: Helm) -> None:
     dns = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}]
     shown = helm.render(networkPolicy__dnsTo=dns)
-    (nats,) = shown.settings().nats_to
-    assert nats["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "site"}
-    pod = shown.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]
-    assert nats["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     assert shown.settings().dns_to == tuple(dns)
-    policies = shown.of("NetworkPolicy")
-    assert [rule.get("to") for rule in policies["rollfleet"]["spec"]["egress"]] == [dns, None, [nats]]
-    assert policies["rollfleet-nats"]["spec"]["egress"] == []
+    of_any_job = {key: value for key, value in labels("x", Role.NATS).items() if key != JOB_LABEL}
+    servers = [{"namespaceSelector": {}, "podSelector": {"matchLabels": of_any_job}}]
+    egress = shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"]
+    assert [rule.get("to") for rule in egress] == [dns, None, servers]
+    assert egress[-1]["ports"] == [{"port": PORT}]
 
 
 def test_egress_goes_to_the_given_places_of_an_existing_nats(helm: Helm, existing: Rendered) -> None:
@@ -274,20 +253,23 @@ def test_images_have_the_registry_and_the_digests_of_the_values(helm: Helm) -> N
         assert "//" not in image
 
 
-def test_values_reach_the_programs(helm: Helm, rendered: Rendered) -> None:
+def test_values_reach_the_programs(helm: Helm) -> None:
     resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
     shown = helm.render(
         operator__resources=resources,
-        nats__maxConnections=200000,
-        nats__publicUrl="tls://nats.example:4222",
+        nats__resources=resources,
+        nats__config={"max_payload": 8388608},
+        nats__tls__enabled=False,
+        nats__image__pullPolicy="Always",
+        networkPolicy__natsFrom=[{"ipBlock": {"cidr": "10.0.0.0/8"}}],
         networkPolicy__apiServerPorts=[7443],
         worker__networkPolicies=False,
     )
-    assert shown.settings().network_policies is False
+    settings = shown.settings()
+    assert (settings.network_policies, settings.nats_tls, settings.nats_pull_policy) == (False, False, "Always")
+    assert (settings.nats_resources, settings.nats_config) == (resources, {"max_payload": 8388608})
+    assert settings.nats_from == ({"ipBlock": {"cidr": "10.0.0.0/8"}},)
     assert [each["resources"] for each in shown.pod("rollfleet-test")["containers"]] == [resources], "for quotas"
-    assert "max_connections: 200000\n" in shown.of("ConfigMap")["rollfleet-nats"]["data"]["nats.conf"]
-    assert shown.environment()["ROLLFLEET_NATS_PUBLIC_URL"] == "tls://nats.example:4222"
-    assert "ROLLFLEET_NATS_PUBLIC_URL" not in rendered.environment()
     assert {"ports": [{"port": 7443}]} in shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"]
 
 
@@ -295,26 +277,29 @@ def test_values_reach_the_programs(helm: Helm, rendered: Rendered) -> None:
     ("values", "field"),
     [
         ({"operater": {}}, "operater"),
-        ({"nats__stateBytes": "big"}, "stateBytes"),
-        ({"nats__stateBytes": 20}, "stateBytes"),
-        ({"nats__credentialsSeconds": 60}, "credentialsSeconds"),
-        ({"nats__enabled": False}, "url"),
         ({"nats__external__url": "http://nats"}, "url"),
+        ({"nats__external__url": "tls://nats"}, "secret"),
         ({"operator__namespaces": ["Team_A"]}, "namespaces"),
         ({"operator__replicas": "two"}, "replicas"),
         ({"operator__resources": {"request": {}}}, "request"),
         ({"crds__keep": "yes"}, "keep"),
         ({"nats__image__digest": "2.15.1"}, "digest"),
-        ({"nats__replicas": 3}, "gone: the chart installs one NATS server"),
-        ({"nats__routesPassword": "secretOfTheServers"}, "gone: the chart installs one NATS server"),
-        ({"nats__maxBytesPerJob": "4Gi"}, "gone: NATS keeps no batches"),
-        ({"nats__persistence": {"enabled": False}}, "gone: NATS keeps no batches"),
-        ({"nats__jetstream__fileBytes": "18Gi"}, "gone: NATS keeps no batches"),
-        ({"nats__jetstream__syncInterval": "2m"}, "gone: NATS keeps no batches"),
+        ({"nats__enabled": False}, "gone: each job has a NATS server of its own, unless `nats.external.url` is set"),
+        ({"nats__maxPayloadBytes": 1048576}, "gone: set `nats.config.max_payload` instead"),
+        ({"nats__credentialsSeconds": 86400}, "gone: credentials do not expire"),
+        (
+            {"nats__jetstream": {"memoryBytes": "4Gi"}},
+            "gone: each job has a NATS server of its own, which keeps nothing",
+        ),
+        ({"nats__service__type": "LoadBalancer"}, "gone: for learners outside, set `spec.nats.service: LoadBalancer`"),
+        ({"nats__nodeSelector": {}}, "gone: a NATS server belongs to a job; set `spec.nats.template`"),
+        ({"nats__tls__certManager": {}}, "gone: the operator signs a certificate"),
+        ({"nats__external__ca": True}, "gone: the operator trusts `ca.crt`"),
+        ({"operator__installation": ""}, "gone: installations share no signing key"),
         ({"admissionPolicy__serviceAccounts": ["it's"]}, "serviceAccounts"),
-        ({"nats__service__type": "Public"}, "type"),
         ({"networkPolicy__apiServerPorts": []}, "apiServerPorts"),
         ({"nats__config": {"jetstream": {}}}, "jetstream"),
+        ({"nats__config": {"max_payload": 1}}, "max_payload"),
         ({"ui__enabled": "yes"}, "enabled"),
         ({"ui__ingress": True}, "ingress"),
         ({"networkPolicy__uiFrom": "all"}, "uiFrom"),
@@ -347,14 +332,32 @@ def test_prometheus_finds_the_operator(helm: Helm) -> None:
     (monitor,) = shown.of("ServiceMonitor").values()
     (endpoint,) = monitor["spec"]["endpoints"]
     service = shown.of("Service")["rollfleet-metrics"]
-    operator = shown.of("Deployment")["rollfleet"]["spec"]["template"]
     assert monitor["metadata"]["labels"]["team"] == "a"
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
-    assert service["spec"]["selector"].items() <= operator["metadata"]["labels"].items()
+    assert service["spec"]["selector"].items() <= operators_labels(shown).items()
     (served,) = [port for port in service["spec"]["ports"] if port["name"] == endpoint["port"]]
-    (container,) = operator["spec"]["containers"]
+    (container,) = shown.pod("rollfleet")["containers"]
     assert served["targetPort"] in {port["name"] for port in container["ports"]}
     assert endpoint["path"] == "/metrics"
+
+
+@pytest.mark.parametrize(("status", "passes"), [(200, True), (503, False)])
+def test_helm_test_asks_whether_the_operator_is_ready(rendered: Rendered, status: int, passes: bool) -> None:
+    class Operator(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/readyz" else 404)
+            self.end_headers()
+
+    (container,) = rendered.pod("rollfleet-test")["containers"]
+    server = HTTPServer(("127.0.0.1", 0), Operator)
+    thread = Thread(target=server.handle_request)
+    thread.start()
+    here = f"127.0.0.1:{server.server_port}"
+    command = [each.replace("rollfleet-metrics.site.svc:8080", here) for each in container["command"]]
+    done = subprocess.run([sys.executable, *command[1:]], capture_output=True)
+    thread.join()
+    server.server_close()
+    assert (done.returncode == 0) is passes
 
 
 def test_the_dashboard_uses_existing_metrics(repository: Path) -> None:

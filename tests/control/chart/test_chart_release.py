@@ -1,8 +1,6 @@
 """A release's life on a real API server: installed, upgraded, uninstalled."""
 
 import base64
-import re
-import shutil
 import uuid
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,6 @@ PLURALS = {
     "Secret": "/api/v1/namespaces/{}/secrets",
     "Service": "/api/v1/namespaces/{}/services",
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
-    "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets",
     "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
 }
@@ -89,40 +86,18 @@ def test_restricted_namespace_admits_every_pod(site: Site, rendered: Rendered) -
         site.request("POST", f"/api/v1/namespaces/{site.namespace}/pods", query={"dryRun": "All"}, body=body)
 
 
-def test_an_upgrade_keeps_keys_and_a_certificate_of_the_same_names_and_an_uninstall_keeps_the_definition(
-    site: Site,
-) -> None:
+def test_an_upgrade_keeps_the_key_and_an_uninstall_the_definition(site: Site) -> None:
     before = site.names()
     site.helm("install", *adopting(before))
-    certificate = site.get("Secret", "rollfleet-nats-tls")["data"]
-    keys = {"operator.seed": base64.b64encode(b"of the operator").decode()}
-    path = f"/api/v1/namespaces/{site.namespace}/secrets/rollfleet-nats-keys"
-    patch = {"data": keys, "immutable": True}  # as the operator does
+    key = {"key": base64.b64encode(b"of the operator").decode()}
+    path = f"/api/v1/namespaces/{site.namespace}/secrets/rollfleet-key"
+    patch = {"data": key, "immutable": True}  # as the operator does
     site.request("PATCH", path, body=patch, content_type="application/merge-patch+json")
-    server = site.get("StatefulSet", "rollfleet-nats")
     for options in ([], ["--set=operator.podLabels.a=b"], ["--reset-values"]):
         site.helm("upgrade", *options, *adopting(before))
-        assert site.get("Secret", "rollfleet-nats-tls")["data"] == certificate
-        assert site.get("Secret", "rollfleet-nats-keys")["data"] == keys
-        assert site.get("StatefulSet", "rollfleet-nats")["spec"] == server["spec"], "NATS would be restarted"
-    site.helm("upgrade", "--set=nats.tls.names={nats.example}", *adopting(before))
-    assert site.get("Secret", "rollfleet-nats-tls")["data"] != certificate, "its names have changed"
+        assert site.get("Secret", "rollfleet-key")["data"] == key
     site.helm("uninstall")
     assert site.names() - before <= {"CustomResourceDefinition/collectorjobs.rollfleet.dev"}
-
-
-def test_an_upgrade_from_the_version_before_leaves_nats_alone(site: Site, helm: Helm, tmp_path: Path) -> None:
-    before = shutil.copytree(helm.chart, tmp_path / "rollfleet")
-    written = (before / "Chart.yaml").read_text()
-    values = (before / "values.yaml").read_text()
-    (before / "values.yaml").write_text(values.replace("  podAnnotations: {}\n", ""))  # there are values that are new
-    (before / "Chart.yaml").write_text(re.sub(r"(?m)^(version|appVersion): .*$", r"\1: 0.0.9", written))
-    site.helm("install", "--set=crds.enabled=false", chart_at=before)
-    server, operator = site.get("StatefulSet", "rollfleet-nats"), site.get("Deployment", "rollfleet")
-    site.helm("upgrade", "--reset-then-reuse-values")
-    assert site.get("Deployment", "rollfleet")["spec"] != operator["spec"], "another operator"
-    assert site.get("StatefulSet", "rollfleet-nats")["spec"] == server["spec"], "NATS would be restarted"
-    site.helm("uninstall")
 
 
 def test_a_definition_that_another_release_has_left_is_taken_over_and_left_again(site: Site) -> None:
@@ -148,3 +123,4 @@ def test_notes_warn_of_what_is_not_safe(site: Site) -> None:
     assert "helm -n" in notes()
     assert "WARNING" not in notes()
     assert "unencrypted" in notes("--set=nats.tls.enabled=false")
+    assert "trust each other" in notes("--set=nats.external.url=tls://nats.example,nats.external.secret=nats-user")

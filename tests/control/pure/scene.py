@@ -13,8 +13,10 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.times import format_time
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.desired import access_objects, runs
+from rollfleet_operator.installation_key import KEY_BYTES, InstallationKey
 from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
-from rollfleet_operator.nats_port import Endpoint, Heartbeats
+from rollfleet_operator.nats_access import Login, NatsAccess
+from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.observed import Observed, observe, parsed_pod
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.snapshot import Snapshot
@@ -22,6 +24,12 @@ from rollfleet_operator.status import status
 from rollfleet_operator.verdict import Verdict, verdict
 
 NOW_S = 1_800_000_000.0
+OWN = NatsAccess(key=InstallationKey(bytes(KEY_BYTES)))
+"""Each job has a server of its own."""
+
+SHARED = NatsAccess(key=OWN.key, external=Login(url="nats://nats.lab:4222", credentials=b"user:password"))
+"""All jobs share an organisation's NATS."""
+
 UID = "0b5e0000-0000-4000-8000-000000000001"
 
 
@@ -37,8 +45,7 @@ def a_job(
 def wanted(job: CollectorJob, **settings: Any) -> dict[Ref, Manifest]:
     """Return the desired children of a live job."""
     chosen = replace(Settings(worker_image="worker:1"), **settings)
-    endpoint = Endpoint(url="tls://nats.lab:4222", ca=b"a certificate", public_url="tls://nats.example:4222")
-    objects = access_objects(job, chosen, endpoint, {role: f"of the {role}".encode() for role in Role})
+    objects = access_objects(job, chosen, OWN, serves=True, public_host="nats.example")
     return {ref(manifest): manifest for manifest in [*objects, *runs(job, chosen)]}
 
 
@@ -206,4 +213,5 @@ def stored_pod(index: int, version: int = 7) -> Manifest:
 def _stored(manifest: Manifest) -> Manifest:
     """Return a manifest as the API server would return it."""
     added = {"uid": f"uid of {manifest['metadata']['name']}", "creationTimestamp": format_time(NOW_S - 90)}
-    return {**deepcopy(manifest), "metadata": {**manifest["metadata"], **added}}
+    status = {"status": {"readyReplicas": 1}} if manifest["kind"] == "Deployment" else {}
+    return {**deepcopy(manifest), "metadata": {**manifest["metadata"], **added}, **status}

@@ -1,17 +1,18 @@
 """What a job owns besides its workers: identity, credentials, fence, learner."""
 
 import base64
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.control.pure.scene import a_job, scene, wanted
+from tests.control.pure.scene import OWN, SHARED, a_job, scene, wanted
 
 from rollfleet_api.address import PUBLIC_URL_FILE, Address
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
-from rollfleet_operator.access import network_policy
+from rollfleet_operator.access import ROLES, network_policy
 from rollfleet_operator.manifest import Ref
-from rollfleet_operator.nats_port import Endpoint
+from rollfleet_operator.nats_access import Login
 from rollfleet_operator.settings import Settings
 
 LEARNER = {"template": {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}}
@@ -38,16 +39,16 @@ def test_a_role_reads_its_address_from_the_mounted_secret(tmp_path: Any) -> None
         for name, data in secret["data"].items():
             (tmp_path / name).write_bytes(base64.b64decode(data))
         address = Address.read({}, files=tmp_path)
-        assert (address.url, address.job) == ("tls://nats.lab:4222", "lab/cartpole")
+        assert (address.url, address.job) == ("tls://cartpole-nats.lab.svc:4222", "lab/cartpole")
         assert address.credentials is not None
-        assert role in address.credentials.read_text()
+        assert address.credentials.read_text() == f"{role}:{OWN.key.password(a_job(), role)}"
         assert address.ca is not None
-        assert address.ca.read_text() == "a certificate"
+        assert address.ca.read_bytes() == OWN.key.authority
 
 
 def test_the_learner_alone_learns_the_public_address_of_nats() -> None:
     children = wanted(a_job(evaluation={"every": 1}))
-    found = {role: children[Ref("Secret", names.secret("cartpole", role))]["data"] for role in Role}
+    found = {role: children[Ref("Secret", names.secret("cartpole", role))]["data"] for role in ROLES}
     assert PUBLIC_URL_FILE not in found[Role.WORKER]
     assert base64.b64decode(found[Role.LEARNER][PUBLIC_URL_FILE]) == b"tls://nats.example:4222"
 
@@ -67,15 +68,26 @@ def test_workers_may_connect_only_to_name_servers_and_nats() -> None:
     ("url", "ports"),
     [("tls://a", {4222}), ("tls://user:1@a:5222,tls://b:5223", {5222, 5223}), ("tls://a:5222,tls://b", {4222, 5222})],
 )
-def test_workers_may_connect_to_the_port_of_each_url_of_nats(url: str, ports: set[int]) -> None:
-    _, nats = network_policy(a_job(), Role.WORKER, Endpoint(url=url), Settings())["spec"]["egress"]
-    assert {port["port"] for port in nats["ports"]} == ports
-
-
-def test_workers_may_connect_only_to_the_pods_of_nats_where_they_are_known() -> None:
+def test_workers_may_connect_to_the_port_of_each_url_of_an_organisations_nats(url: str, ports: set[int]) -> None:
+    access = replace(SHARED, external=Login(url=url, credentials=b""))
     nats, dns = {"podSelector": {"matchLabels": {"a": "nats"}}}, {"podSelector": {"matchLabels": {"a": "dns"}}}
-    pods = fence(Role.WORKER, nats_to=(nats,), dns_to=(dns,))["egress"]
-    assert {rule["ports"][0]["port"]: rule["to"] for rule in pods} == {53: [dns], 4222: [nats]}
+    settings = Settings(nats_to=(nats,), dns_to=(dns,))
+    names_of, found = network_policy(a_job(), Role.WORKER, access, settings)["spec"]["egress"]
+    assert (names_of["to"], found["to"]) == ([dns], [nats])
+    assert {port["port"] for port in found["ports"]} == ports
+
+
+def test_the_server_of_a_job_accepts_its_pods_the_operator_and_whom_the_installation_allows() -> None:
+    guest: dict[str, Any] = {"namespaceSelector": {}}
+    found = fence(Role.NATS, nats_from=(guest,), key_secret="rollfleet/key")
+    assert found["podSelector"]["matchLabels"] == names.labels("cartpole", Role.NATS)
+    assert found["policyTypes"] == ["Ingress", "Egress"]
+    (rule,) = found["ingress"]
+    assert [port["port"] for port in rule["ports"]] == [4222]
+    job, operator, other = rule["from"]
+    assert job == {"podSelector": {"matchLabels": {"rollfleet.dev/job": "cartpole"}}}
+    assert operator["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "rollfleet"}
+    assert other == guest
 
 
 def test_learner_may_connect_anywhere_and_accepts_no_connections() -> None:

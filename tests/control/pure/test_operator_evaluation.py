@@ -59,6 +59,7 @@ def test_evaluation_workers_have_the_network_policy_of_the_workers() -> None:
     assert {ref.name for ref in found if ref.kind == "NetworkPolicy"} == {
         "cartpole-worker-rollfleet",
         "cartpole-learner-rollfleet",
+        "cartpole-nats-rollfleet",
     }
     (expression,) = found[Ref("NetworkPolicy", "cartpole-worker-rollfleet")]["spec"]["podSelector"]["matchExpressions"]
     assert expression == {"key": ROLE_LABEL, "operator": "In", "values": ["worker", "evaluation"]}

@@ -82,7 +82,15 @@ def test_the_row_and_the_diagnosis_are_those_of_top_and_describe(stage: Stage, r
     assert page.row == row
     assert "numEnvs: 1" in page.spec
     assert "workers" not in page.defaulted or "numEnvs" in "".join(page.defaulted)
-    assert {each.kind for each in page.objects} == {"Job", "NetworkPolicy", "Secret", "ServiceAccount", "Stream"}
+    assert {each.kind for each in page.objects} == {
+        "Deployment",
+        "Job",
+        "NetworkPolicy",
+        "Secret",
+        "Service",
+        "ServiceAccount",
+        "Stream",
+    }
 
 
 def test_workers_are_shown_with_their_pods_and_heartbeats(stage: Stage) -> None:

@@ -104,7 +104,13 @@ def test_run_is_left_alone(found: Scene) -> None:
 def test_other_labels_for_a_scheduler_make_a_new_run(before: dict[str, str], after: dict[str, str]) -> None:
     first = scene(labels=before)
     *access, created, deleted = planned(replace(first, job=scene(labels=after).job))
-    assert {action.manifest["kind"] for action in access} == {"ServiceAccount", "Secret", "NetworkPolicy"}
+    assert {action.manifest["kind"] for action in access} == {
+        "Deployment",
+        "NetworkPolicy",
+        "Secret",
+        "Service",
+        "ServiceAccount",
+    }
     assert {key: value for key, value in created.manifest["metadata"]["labels"].items() if "kueue" in key} == after
     assert deleted == deletion(first)
 

@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 from tests.api.job_data import job_data
 from tests.control.pure.nats_in_memory import NatsInMemory
+from tests.control.pure.scene import SHARED
 
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.kinds import KINDS
-from rollfleet_api.validation import parse_job
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import WATCHED, Cache
 from rollfleet_operator.errors import OperatorError
@@ -87,7 +87,7 @@ async def lists() -> AsyncIterator[Lists]:
 @pytest.fixture
 async def operator(lists: Lists) -> AsyncIterator[Operator]:
     """An operator without tasks: only the test takes keys from its queue."""
-    operator = Operator(Settings(port=0, workers=0), lists.connect, NatsInMemory)
+    operator = Operator(Settings(port=0, workers=0), lists.connect, lambda _: NatsInMemory(), SHARED)
     await operator.start()
     yield operator
     await operator.stop()
@@ -104,23 +104,6 @@ async def test_no_job_is_reconciled_before_all_kinds_are_listed(lists: Lists, op
     assert {KINDS[kind].plural for kind in WATCHED} <= {*lists.asked}
 
 
-@pytest.mark.parametrize("has_job", [True, False])
-async def test_data_on_nats_of_missing_jobs_is_removed_if_there_is_any_job(
-    lists: Lists, monkeypatch: pytest.MonkeyPatch, has_job: bool
-) -> None:
-    lists.has_job, nats, seen = has_job, NatsInMemory(), set()
-    nats.published[GONE] = parse_job(stored(1))
-    monkeypatch.setattr("rollfleet_operator.program.NOT_READY_S", 0.02)
-    operator = Operator(Settings(port=0, workers=0, resync_s=0.02), lists.connect, lambda: nats)
-    await operator.start()
-    with suppress(TimeoutError):
-        async with asyncio.timeout(30 if has_job else 0.5):
-            while GONE not in seen:
-                seen.add(await take_job(operator))
-    await operator.stop()
-    assert (GONE in seen) == has_job
-
-
 async def test_leader_that_cannot_renew_its_lease_looks_at_no_job(lists: Lists, operator: Operator) -> None:
     class Looks(Reconciler):
         looked = 0
@@ -130,7 +113,7 @@ async def test_leader_that_cannot_renew_its_lease_looks_at_no_job(lists: Lists, 
             return ReconcileResult()
 
     async with Api(lists.connect) as api:
-        reconciler = Looks(api, operator.cache, NatsInMemory(), operator.settings)
+        reconciler = Looks(api, operator.cache, NatsInMemory(), SHARED, operator.settings)
         operator._leadership = Leadership(api, "lab", "rollfleet", "first")  # it has renewed nothing yet
         assert await take_job(operator) == KEY
         await operator._reconcile(reconciler, KEY)
@@ -158,7 +141,7 @@ async def test_reconciliation_that_hangs_is_given_up_and_tried_again(
     monkeypatch.setattr("rollfleet_operator.program.STUCK_S", 0.01)
     async with Api(lists.connect) as api:
         key = await operator.queue.take()
-        await operator._reconcile(Hangs(api, operator.cache, NatsInMemory(), operator.settings), key)
+        await operator._reconcile(Hangs(api, operator.cache, NatsInMemory(), SHARED, operator.settings), key)
     assert await take_job(operator) == KEY
 
 
@@ -171,7 +154,7 @@ async def test_lasting_problem_of_a_job_is_logged_once_with_the_time_of_the_next
 
     problems = ["no space", "no space", "no space", "no right"]
     async with Api(lists.connect) as api:
-        reconciler = Fails(api, operator.cache, NatsInMemory(), operator.settings)
+        reconciler = Fails(api, operator.cache, NatsInMemory(), SHARED, operator.settings)
         while problems:
             await operator._reconcile(reconciler, await operator.queue.take())
     assert caplog.messages == [f"lab/cartpole: {problem}; retry in 0.2 s" for problem in ("no space", "no right")]
@@ -196,7 +179,7 @@ async def test_dropped_messages_are_among_the_metrics(operator: Operator) -> Non
 async def test_invalid_job_is_reported_once_the_status_interval_is_over(lists: Lists) -> None:
     now_s, cache, settings = [1_800_000_000.0], Cache(), Settings(status_interval_s=5.0)
     async with Api(lists.connect) as api:
-        reconciler = Reconciler(api, cache, NatsInMemory(), settings, lambda: now_s[0])
+        reconciler = Reconciler(api, cache, NatsInMemory(), SHARED, settings, lambda: now_s[0])
         cache.put(stored(6, workers=-1))
         assert await reconciler.reconcile(KEY) == ReconcileResult()
         now_s[0] += 1
@@ -213,9 +196,9 @@ async def test_defect_of_the_operator_is_on_the_page(lists: Lists) -> None:
         raise ZeroDivisionError
 
     cache, nats = Cache(), NatsInMemory()
-    page, nats.on_provision = ShownJobs(cache, PodLogs(cache, lists.connect)), defect
+    page, nats.on_publish = ShownJobs(cache, PodLogs(cache, lists.connect)), defect
     async with Api(lists.connect) as api:
         cache.put(stored(6))
-        result = await Reconciler(api, cache, nats, Settings(), page=page).reconcile(KEY)
+        result = await Reconciler(api, cache, nats, SHARED, Settings(), page=page).reconcile(KEY)
     assert "ZeroDivisionError" in str(result.problem)
     assert page.jobs()["/".join(KEY)].row.diagnosis.reason == "OperatorError"

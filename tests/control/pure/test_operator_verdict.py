@@ -11,7 +11,7 @@ from rollfleet_api.messages import LearnerPhase, LearnerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.times import format_time
 from rollfleet_operator.job_memory import OnNats
-from rollfleet_operator.jobs_on_nats import JobsOnNats
+from rollfleet_operator.jobs_on_nats import refresh
 from rollfleet_operator.nats_port import Heartbeats, JobKey
 from rollfleet_operator.verdict import Stage, left_early
 
@@ -266,7 +266,7 @@ async def test_a_learner_is_not_gone_while_nats_is_silent_nor_when_it_answers_ag
 
     async def stage_after(seconds: float) -> Stage:
         now_s = found.now_s + seconds
-        await JobsOnNats(nats).refresh(found.job, memory, now_s)
+        await refresh(nats, found.job, memory, now_s, serves=True)
         return replace(found, heartbeats=memory.heartbeats, now_s=now_s).verdict.stage
 
     if known:

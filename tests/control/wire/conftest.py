@@ -1,4 +1,4 @@
-"""A nats-server in JWT mode, and the operator's program beside it."""
+"""Servers of jobs on this machine, and the operator's program beside a server that all jobs share."""
 
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from tests.control.api_server.operator_program import OperatorProgram
 from tests.control.kubernetes import ABSENT, PROGRAMS, ApiServer, find, serve_definition
-from tests.control.wire.jwt_nats import NatsInJwtMode, Site
+from tests.control.wire.job_nats import OrganisationNats, Site
 
 
 @pytest.fixture
-async def site(nats_server: NatsInJwtMode, tmp_path: Path) -> AsyncIterator[Site]:
-    site = Site(nats_server, tmp_path)
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    site = Site(tmp_path)
     yield site
     await site.close()
 
@@ -31,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def operator(server: ApiServer, nats_server: NatsInJwtMode) -> Iterator[subprocess.Popen[bytes]]:
+def operator(server: ApiServer, nats_server: OrganisationNats) -> Iterator[subprocess.Popen[bytes]]:
     """The operator's program, for all namespaces."""
     program = OperatorProgram("operator", "", server.kubeconfig(), nats_server, {})
     yield program.process

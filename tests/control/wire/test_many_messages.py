@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from tests.control.wire.jwt_nats import Site
+from tests.control.wire.job_nats import Site
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Lease, WorkerState, WorkerStatus, pack
@@ -37,8 +37,9 @@ async def heard(site: Site, job: CollectorJob, enough: Callable[[Heartbeats], bo
 
 
 async def begin(site: Site, job: CollectorJob, *, leases: bool = False) -> None:
-    """Provision a job, and send a heartbeat of each of its workers, with its lease or without."""
-    await site.nats.provision(job)
+    """Publish a job, and send a heartbeat of each of its workers, with its lease or without."""
+    site.server(job)
+    await site.nats.publish(job)
     await site.nats.heartbeats(job)
     subjects, workers = subjects_of(job), range(job.spec.workers)
     sent: dict[str, WorkerStatus | Lease] = {
@@ -64,7 +65,7 @@ async def test_heartbeats_of_many_workers_on_paper_take_little_memory(site: Site
     assert all(status.state is WorkerState.FAILED for status in found.workers.values())
     errors = [status.error for status in found.workers.values() if status.error]
     assert all(ERROR.endswith(error) for error in errors), "a job's status shows the last line"
-    leases = (await site.nats._connections.of(subjects)).kept(job)
+    leases = site.nats._open[JobKey("default", "a")].kept(job)
     assert 0 < sum(map(len, (*errors, *leases.values()))) < MOST_BYTES
     assert site.nats.dropped_messages >= WORKERS
 
@@ -95,5 +96,5 @@ async def test_large_job_takes_no_place_from(
         await begin(site, job, leases=leases)
     await heard(site, jobs[1], lambda found: len(found.workers) == small)
     assert len((await site.nats.heartbeats(jobs[0])).workers) == most // 2
-    await site.nats.deprovision(JobKey("default", "large"))
-    assert site.nats._connections.messages.kept == small * (2 if leases else 1)
+    await site.nats.remove(JobKey("default", "large"))
+    assert site.nats._messages.kept == small * (2 if leases else 1)

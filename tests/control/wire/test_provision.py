@@ -4,14 +4,15 @@ import re
 from dataclasses import replace
 
 import pytest
-from nats.js.errors import APIError
-from tests.control.wire.jwt_nats import NatsInJwtMode, Site
+from tests.control.wire.job_nats import OrganisationNats, Site
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerStatus
+from rollfleet_api.nats_server import OWNER
 from rollfleet_api.permissions import Role
-from rollfleet_api.streams import state_stream, subjects_of
+from rollfleet_api.streams import subjects_of
 from rollfleet_operator.errors import NatsUnavailable
+from rollfleet_operator.nats.server_port import NatsOnServers
 from rollfleet_operator.nats_port import JobKey
 
 WORKER = WorkerStatus(worker=1, incarnation=0)
@@ -22,39 +23,10 @@ CONTROL = Control(session=1, phase=LearnerPhase.RUN, round=0, version=3)
 async def test_a_job_gets_its_stream_and_its_spec(site: Site) -> None:
     job = await site.start()
     subjects = subjects_of(job)
-    async with site.administrator(subjects) as client:
-        (stream,) = await client.jsm().streams_info()
+    async with site.guest(job, OWNER) as owner:
+        (stream,) = await owner.client.jsm().streams_info()
     assert (stream.config.name, stream.config.storage) == (subjects.state_stream, "memory")
     assert CollectorJob.model_validate_json(await site.stored(job, subjects.spec)) == job
-    assert await site.nats.provisioned() == {JobKey("default", "a")}
-
-
-async def test_a_job_that_reserves_most_of_the_memory_may_change(site: Site) -> None:
-    nats = site.nats_with(state_bytes=2500 << 20)  # twice of it is more than there is
-    await nats.provision(site.job())
-    await nats.provision(site.job(workers=3))
-
-
-async def test_a_job_without_memory_on_nats_is_refused_until_another_is_gone(site: Site) -> None:
-    nats = site.nats_with(state_bytes=2500 << 20)
-    await nats.provision(site.job("first"))
-    with pytest.raises(NatsUnavailable, match=r"insufficient memory resources available; .*`nats.stateBytes`"):
-        await nats.provision(site.job("second"))
-    await nats.deprovision(JobKey("default", "first"))
-    await nats.provision(site.job("second"))
-
-
-async def test_state_at_its_bound_refuses_new_subjects_and_renews_known_ones(site: Site) -> None:
-    job = await site.start(workers=2)
-    subjects = subjects_of(job)
-    async with site.administrator(subjects) as client:
-        await client.jetstream().publish(subjects.control, b"older")
-        for number in range(3000):  # more than there may be
-            await client.publish(f"{subjects.prefix}.leases.x{number}", b"")
-        with pytest.raises(APIError, match="maximum messages exceeded"):
-            await client.jetstream().publish(subjects.lease(0), b"")
-        await client.jetstream().publish(subjects.control, b"newer")
-    assert await site.stored(job, subjects.control) == b"newer"
 
 
 async def test_provisioning_again_changes_nothing(site: Site) -> None:
@@ -62,8 +34,8 @@ async def test_provisioning_again_changes_nothing(site: Site) -> None:
     async with site.guest(job, Role.WORKER) as worker:
         heard = await worker.client.subscribe(subjects_of(job).spec)
         await worker.flush()
-        await site.nats_with().provision(job)  # a restarted operator
-        await site.nats.provision(job)
+        await site.another_operator().publish(job)  # a restarted operator
+        await site.nats.publish(job)
         await worker.flush()
         assert heard.pending_msgs == 0
         assert worker.client.is_connected
@@ -77,40 +49,32 @@ async def test_job_changes_reach_its_stream_and_workers_stay_connected(site: Sit
         after = await site.start(workers=40)
         assert CollectorJob.model_validate_json((await heard.next_msg(5)).data) == after
         assert worker.client.is_connected
-    async with site.administrator(subjects_of(after)) as client:
-        stream = await client.jsm().stream_info(subjects_of(after).state_stream)
-        assert stream.config.max_msgs == state_stream(after, site.server.settings.state_bytes)["max_msgs"]
 
 
-async def test_a_server_that_starts_again_takes_the_jobs_credentials_without_the_operator(
-    nats_server: NatsInJwtMode, site: Site
-) -> None:
-    job = await site.start()
-    nats_server.kill()
-    nats_server.start_again()
-    async with site.guest(job, Role.LEARNER) as learner:
-        await learner.flush()
+async def test_an_organisations_nats_has_its_jobs_until_they_are_deleted(nats_server: OrganisationNats) -> None:
+    access = nats_server.access
+    nats, jobs = NatsOnServers(access), [Site.job("first"), Site.job("second", namespace="team-b")]
 
+    async def streams() -> list[str]:
+        client = await nats._open[JobKey("default", "first")].nats.client()
+        return sorted(str(stream.config.name) for stream in await client.jsm().streams_info())
 
-async def test_deprovisioned_job_leaves_nothing(nats_server: NatsInJwtMode, site: Site) -> None:
-    job, other = site.job(), site.job("other")
-    for each in (job, other):
-        await site.nats.provision(each)
-    await site.speak(job, Role.WORKER, {subjects_of(job).worker(1): WORKER})
-    await site.nats.deprovision(JobKey("default", "a"))
-    await site.nats.deprovision(JobKey("default", "a"))  # nothing is there: no error
-    assert await site.nats.provisioned() == {JobKey("default", "other")}
-    assert len(list((nats_server.folder / "accounts").glob("*"))) == 2  # the other's, and the system's
-    async with site.administrator(subjects_of(other)) as client:
-        assert [stream.config.name for stream in await client.jsm().streams_info()] == [subjects_of(other).state_stream]
+    for job in jobs:
+        await nats.publish(job)
+        assert access.login(job, "worker") == access.login(job, "learner"), "one user for all"
+    assert await streams() == sorted(subjects_of(job).state_stream for job in jobs)
+    for _ in range(2):
+        await nats.remove(JobKey("team-b", "second"))
+    assert await streams() == [subjects_of(jobs[0]).state_stream]
+    await nats.close()
 
 
 async def test_another_job_of_the_same_name_starts_with_nothing_of_the_first(site: Site) -> None:
-    first, second = site.job(uid="uid-1"), site.job(uid="uid-2")
-    await site.nats.provision(first)
+    first = await site.start(uid="uid-1")
     await site.speak(first, Role.LEARNER, {subjects_of(first).learner: LEARNER})
     assert (await site.nats.heartbeats(first)).learner == LEARNER
-    await site.nats.provision(second)
+    site.without_server(first)
+    second = await site.start(uid="uid-2")
     heard = await site.nats.heartbeats(second)
     assert heard.learner is None
     assert not heard.workers
@@ -122,7 +86,7 @@ async def test_message_published_during_the_subscription_is_known_at_the_next_re
     await site.speak(job, Role.LEARNER, {subjects.control: CONTROL})
     assert (await site.nats.heartbeats(job)).control == CONTROL
     newer = replace(CONTROL, phase=LearnerPhase.COMPLETE)
-    await site.deafen()
+    await site.deafen(job)
     await site.speak(job, Role.LEARNER, {subjects.control: newer})
     assert (await site.nats.heartbeats(job)).control == newer
 
@@ -144,22 +108,11 @@ async def test_invalid_heartbeat_is_ignored(site: Site) -> None:
     assert (await site.nats.heartbeats(job)).workers == {1: WORKER}  # the one that poses as another is not there
 
 
-async def test_every_call_reports_within_ten_seconds_that_nats_is_away(nats_server: NatsInJwtMode, site: Site) -> None:
-    nats_server.kill()
+async def test_every_call_reports_within_ten_seconds_that_nats_is_away(site: Site) -> None:
     job = site.job()
-    for attempt in (
-        site.nats.provision(job),
-        site.nats.deprovision(JobKey("default", "a")),
-        site.nats.provisioned(),
-        site.nats.heartbeats(job),
-    ):
-        with pytest.raises(NatsUnavailable, match=re.escape(nats_server.url)):
+    server = site.server(job)
+    server.kill()
+    for attempt in (site.nats.publish(job), site.nats.heartbeats(job)):
+        with pytest.raises(NatsUnavailable, match=re.escape(server.url)):
             await attempt
-    nats_server.start_again()
-
-
-async def test_nats_without_a_full_resolver_is_reported(nats_server: NatsInJwtMode, site: Site) -> None:
-    nats_server.kill()
-    nats_server.start_again(resolver="MEMORY")
-    with pytest.raises(NatsUnavailable, match=r"resolver: \{type: full"):
-        await site.nats.provision(site.job())
+    server.start_again()

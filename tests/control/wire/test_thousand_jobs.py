@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.api.job_data import job_data
 from tests.control.kubernetes import ApiServer
-from tests.control.wire.jwt_nats import memory_mib
+from tests.control.wire.job_nats import memory_mib
 
 from rollfleet_api.job import KIND
 

@@ -8,14 +8,14 @@ import pytest
 import yaml
 from tests.control.api_server.lab import RunningOperator, quick
 from tests.control.kubernetes import ApiServer
-from tests.control.wire.jwt_nats import NatsInJwtMode
+from tests.control.wire.job_nats import OrganisationNats
 from tests.faults.fleet import Proxy
 from tests.sdk.cluster.kubelet import Kubelet
 from tests.sdk.cluster.namespace import Namespace
 
 from rollfleet.cluster.api import ClusterApi
 from rollfleet_api.address import URL
-from rollfleet_operator.nats.server_port import NatsOnServer
+from rollfleet_operator.nats.server_port import NatsOnServers
 
 
 @pytest.fixture
@@ -44,9 +44,10 @@ def network(api_server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def operator(api_server: ApiServer, nats_server: NatsInJwtMode, namespace: Namespace) -> Iterator[RunningOperator]:
-    nats: Any = NatsOnServer(nats_server.settings)  # most tests have one in memory
-    running = RunningOperator(api_server, nats, quick(namespaces=(namespace.name,)))
+def operator(api_server: ApiServer, nats_server: OrganisationNats, namespace: Namespace) -> Iterator[RunningOperator]:
+    nats: Any = NatsOnServers(nats_server.access)  # most tests have one in memory
+    settings = quick(namespaces=(namespace.name,))
+    running = RunningOperator(api_server, nats, settings, access=nats_server.access)
     yield running
     running.stop()
 

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import threading
 import uuid
+from typing import Any
 
 import trustme
 from aiohttp import WSMsgType, web
@@ -29,9 +30,10 @@ class ForwardingNode:
         self._thread.start()
         namespace.node(self._name, asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(30))
 
-    def add_pod(self, name: str, labels: dict[str, str] | None = None) -> None:
+    def add_pod(self, name: str, labels: dict[str, str] | None = None, **metadata: str) -> None:
         spec = {"nodeName": self._name, "containers": [{"name": "nats", "image": "nats:1"}]}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
+        pod: Any = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels, **metadata}}
+        pod["spec"] = spec
         self._namespace.create(pod)
         self._namespace.status(pod, {"phase": "Running"})
 

@@ -36,7 +36,8 @@ class Namespace:
 
     def create(self, manifest: dict[str, Any]) -> dict[str, Any]:
         kind = self._any.resources.get(api_version=manifest["apiVersion"], kind=manifest["kind"])
-        created: dict[str, Any] = kind.create(manifest, namespace=self.name if kind.namespaced else None).to_dict()
+        namespace = manifest["metadata"].get("namespace", self.name) if kind.namespaced else None
+        created: dict[str, Any] = kind.create(manifest, namespace=namespace).to_dict()
         return created
 
     def grant(self, name: str, rules: Sequence[Any], subject: dict[str, str]) -> None:
@@ -67,7 +68,8 @@ class Namespace:
         kind = self._any.resources.get(api_version=manifest["apiVersion"], kind=manifest["kind"])
         name, body = manifest["metadata"]["name"], {"status": status}
         merge = "application/merge-patch+json"
-        kind.status.patch(body, name=name, namespace=self.name, content_type=merge)
+        namespace = manifest["metadata"].get("namespace", self.name)
+        kind.status.patch(body, name=name, namespace=namespace, content_type=merge)
 
     def node(self, name: str, kubelet_port: int) -> None:
         """Create a node with a kubelet on this machine. Worker I is on `node-I`, the learner on `node-learner`."""

@@ -57,4 +57,6 @@ def test_return_evaluation_waits_and_what_restarts_the_learner_are_shown() -> No
     assert "-101.5 at version 40" in shown
     assert "learner 5s for data; workers 4m for the learner, 0s for weights" in shown
     assert "starts again at an edit of learner, image" in shown
+    server = pod(0, role="nats", phase="Pending", node="node-2")
+    assert "Pending on node-2" in "\n".join(text(Description(job=running, pods=(server,), events=(), time=NOW)))
     assert "starts again" not in "\n".join(text(Description(job=running, pods=(), events=(), time=NOW)))

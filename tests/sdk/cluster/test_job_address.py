@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes.client import CoreV1Api
 from tensordict import TensorDict
 from tests.api.job_data import job_data
 from tests.faults.fleet import Proxy
@@ -21,6 +22,7 @@ from rollfleet.cluster.api import ClusterApi
 from rollfleet.cluster.job_address import JobAddress
 from rollfleet.errors import ClusterError, ConnectionFailed, JobNotFound
 from rollfleet_api.address import JOB, URL
+from rollfleet_api.kubernetes_names import JOB_LABEL, ROLE_LABEL
 from rollfleet_api.permissions import Role
 
 SECRET = "test-learner-nats"
@@ -42,14 +44,16 @@ def write_secret(api: ClusterApi) -> Iterator[WriteSecret]:
 
 
 @pytest.fixture
-def node(namespace: Namespace, server: Server, write_secret: WriteSecret) -> Iterator[ForwardingNode]:
-    """The node of NATS, whose name in the cluster is in the learner's Secret."""
+def node(api: ClusterApi, namespace: Namespace, server: Server, write_secret: WriteSecret) -> Iterator[ForwardingNode]:
+    """The node of the job's NATS, whose name in the cluster is in the learner's Secret."""
     node = ForwardingNode(namespace, int(server.host_port.rpartition(":")[2]))
-    node.add_pod("rollfleet-nats-0")
-    user = server.url(Role.LEARNER).rpartition("@")[0]
-    write_secret(url=f"{user}@rollfleet-nats.{namespace.name}.svc:4222")
+    labels = {JOB_LABEL: "test", ROLE_LABEL: str(Role.NATS)}
+    node.add_pod("test-nats-0", labels, namespace="default")
+    user = server.url(Role.LEARNER).rpartition("@")[0].removeprefix("nats://")
+    write_secret(url="nats://test-nats.default.svc:4222", user_creds=user)
     yield node
     node.stop()
+    CoreV1Api(api.client).delete_namespaced_pod("test-nats-0", "default", grace_period_seconds=0)
 
 
 COUNTED = {"env": {"entrypoint": "rollfleet.testing:CountingEnv"}, "policy": {"random": {}}, "weights": {"interval": 0}}
@@ -97,7 +101,7 @@ def test_a_direct_connection_outlives_the_api_server(server: Server, write_secre
 def test_a_public_address_is_taken_first_if_it_answers_and_shows_the_certificate_of_the_clusters(
     api: ClusterApi, server: Server, write_secret: WriteSecret
 ) -> None:
-    inside = "rollfleet-nats.team-a.svc"
+    inside = "test-nats.team-a.svc"
     for url, public_url, server_name in (
         (f"tls://{inside}:4222", server.url(), inside),
         (server.url(), "nats://127.0.0.1:1", None),
@@ -142,7 +146,9 @@ def test_the_name_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("outside")
 def test_a_nats_that_is_neither_here_nor_in_the_cluster_needs_an_address(write_secret: WriteSecret) -> None:
     write_secret(url="nats://nats.invalid.:4222")
-    with pytest.raises(ConnectionFailed, match=r"does not answer from here, and it is no Service .* pass `address=`"):
+    with pytest.raises(
+        ConnectionFailed, match=r"does not answer from here, and it is not .* own server: pass `address=`"
+    ):
         rollfleet.connect("default/test", timeout_s=5)
 
 

@@ -15,6 +15,7 @@ from rollfleet.cluster.api import ClusterApi
 from rollfleet.cluster.tunnel import Tunnel
 from rollfleet.errors import ClusterError
 
+PODS = ["nats-0", "nats-1"].copy  # their names
 OTHER_TOKEN = "of-user-other"  # the server's user without rights
 LARGE = bytes(range(256)) * (1 << 13)
 
@@ -50,7 +51,7 @@ def exchange(port: int, data: bytes) -> bytes:
 
 def test_bytes_pass_through_the_first_pod_that_answers_also_after_a_cut(api: ClusterApi, node: ForwardingNode) -> None:
     node.add_pod("nats-1")
-    tunnel = Tunnel(api, api.namespace, ["nats-0", "nats-1"], 4222)
+    tunnel = Tunnel(api, api.namespace, PODS, 4222)
     try:
         assert exchange(tunnel.port, LARGE) == LARGE
         with socket.create_connection(("127.0.0.1", tunnel.port), timeout=30) as client:
@@ -70,14 +71,23 @@ def test_an_api_server_that_does_not_answer_is_an_error(api: ClusterApi, monkeyp
     with socket.create_server(("127.0.0.1", 0)) as silent:
         api.client.configuration.host = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ClusterError, match=r"nats-0 can be forwarded: .*timed out"):
-            tunnel.Tunnel(api, api.namespace, ["nats-0"], 4222)
+            tunnel.Tunnel(api, api.namespace, PODS, 4222)
 
 
 def test_a_missing_pod_and_a_missing_right_are_named(api_server: ApiServer, api: ClusterApi) -> None:
     missing = f"no port of Pod {api.namespace}/nats-0 can be forwarded: Handshake status 404"
     with pytest.raises(ClusterError, match=missing):
-        Tunnel(api, api.namespace, ["nats-0", "nats-1"], 4222)
+        Tunnel(api, api.namespace, PODS, 4222)
     other = ClusterApi(kubeconfig=api_server.kubeconfig(OTHER_TOKEN), namespace=api.namespace)
-    forbidden = f"you may not forward a port of Pod {api.namespace}/nats-0: ask .* right to"
+    forbidden = f"you may not forward a port of Pod {api.namespace}/nats-0: ask .* ClusterRole rollfleet-user"
     with pytest.raises(ClusterError, match=forbidden):
-        Tunnel(other, api.namespace, ["nats-0", "nats-1"], 4222)
+        Tunnel(other, api.namespace, PODS, 4222)
+
+
+def test_pods_that_come_late_are_waited_for(api: ClusterApi, node: ForwardingNode) -> None:
+    threading.Timer(0.5, node.add_pod, ["nats-1"]).start()
+    tunnel = Tunnel(api, api.namespace, PODS, 4222, timeout_s=30)
+    assert exchange(tunnel.port, b"there") == b"there"
+    tunnel.close()
+    with pytest.raises(ClusterError, match="NATS has no pod"):
+        Tunnel(api, api.namespace, list, 4222)

@@ -73,20 +73,9 @@ def test_the_role_shows_no_list_of_secrets_and_no_other_namespace(users_jobs: Jo
         users_jobs.list(all_namespaces=True)
 
 
-def test_the_tunnels_role_reaches_the_pods_of_nats_alone(rendered: Rendered) -> None:
-    (rule,) = rendered.of("Role")["rollfleet-tunnel"]["rules"]
-    (nats,) = rendered.of("StatefulSet").values()
-    assert rule["resources"] == ["pods/portforward"]
-    assert rule["resourceNames"] == [f"{nats['metadata']['name']}-0"]
-
-
-def test_a_refused_tunnel_names_the_role_of_its_release(repository: Path) -> None:
-    helm = Helm(repository / "charts/rollfleet")
-    shown = Rendered(helm.run("template", "blue", str(helm.chart), "--kube-version=1.34.0").stdout)
-    (nats,) = shown.of("StatefulSet")
-    refused = tunnel_refused(WebSocketBadStatusException("%s %s", 403), "rollfleet", f"{nats}-0")
-    (role,) = [name for name in shown.of("Role") if name.endswith("-tunnel")]
-    assert f"ask the cluster's administrators for the Role {role} in namespace rollfleet" in str(refused)
+def test_a_refused_tunnel_names_the_role() -> None:
+    refused = tunnel_refused(WebSocketBadStatusException("%s %s", 403), "team-a", "cartpole-nats-1")
+    assert f"ask the cluster's administrators for the ClusterRole {USER_ROLE} in namespace team-a" in str(refused)
 
 
 def test_the_role_is_there_once_in_a_cluster_like_the_definition(repository: Path, rendered: Rendered) -> None:

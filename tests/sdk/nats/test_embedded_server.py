@@ -13,10 +13,10 @@ from tests.job_server import Server
 
 from rollfleet.errors import ConnectionFailed, RollfleetError
 from rollfleet.nats import embedded_server as nats_server
-from rollfleet.nats.embedded_server import ADMIN, NatsServer, find_nats_server, start_nats_server
+from rollfleet.nats.embedded_server import NatsServer, find_nats_server, start_nats_server
 from rollfleet.nats.link import Link
 from rollfleet_api.address import Address
-from rollfleet_api.permissions import Role
+from rollfleet_api.nats_server import OWNER, USERS
 from rollfleet_api.subjects import Subjects
 
 SUBJECTS = Subjects(namespace="default", job="test")
@@ -55,7 +55,7 @@ async def test_two_servers_at_once_have_different_ports_and_passwords(tmp_path: 
         assert all(listens(port_of(server)) for server in servers)
         assert len({server.host_port for server in servers}) == 2
         passwords = [password for server in servers for password in server.passwords.values()]
-        assert len(set(passwords)) == 2 * len({ADMIN, *Role}) == 8
+        assert len(set(passwords)) == 2 * len(USERS) == 6
     finally:
         await asyncio.gather(*map(stop, servers))
     assert not any(listens(port_of(server)) for server in servers)
@@ -70,13 +70,13 @@ def test_server_listens_on_the_loopback_only(server: Server) -> None:
 def test_passwords_are_readable_by_the_owner_only(server: Server) -> None:
     passwords = server._running.passwords
     files = [file for file in server.folder.rglob("*") if file.is_file()]
-    found = [file for file in files if passwords[ADMIN].encode() in file.read_bytes()]
+    found = [file for file in files if passwords[OWNER].encode() in file.read_bytes()]
     assert [(file.name, stat.S_IMODE(file.stat().st_mode)) for file in found] == [("nats.json", 0o600)]
     command = psutil.Process(server.pid).cmdline()
     assert not [word for word in command for password in passwords.values() if password in word]
 
 
-@pytest.mark.parametrize("credentials", ["", *(f"{user}:not-the-password@" for user in (ADMIN, *Role))])
+@pytest.mark.parametrize("credentials", ["", *(f"{user}:not-the-password@" for user in USERS)])
 def test_no_password_and_a_wrong_one_are_refused_with_the_address(server: Server, credentials: str) -> None:
     address = Address(url=f"nats://{credentials}{server.host_port}", job="default/test")
     with pytest.raises(ConnectionFailed, match=f"NATS at {server.host_port}.*(?i:authorization violation)") as error:

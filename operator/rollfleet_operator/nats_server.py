@@ -1,0 +1,182 @@
+"""The objects of a job's own NATS server: its configuration, its Service, its Deployment of one pod, its borders."""
+
+import base64
+import json
+from typing import Final
+
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.kubernetes_names import JOB_LABEL, nats_server
+from rollfleet_api.nats_server import PORT, nats_configuration
+from rollfleet_api.permissions import Role
+from rollfleet_api.placement import NatsService
+from rollfleet_api.streams import subjects_of
+from rollfleet_operator import names, pods
+from rollfleet_operator.manifest import Manifest, digest, overlay
+from rollfleet_operator.nats_access import NatsAccess, host_of
+from rollfleet_operator.observed import Observed
+from rollfleet_operator.settings import Settings
+
+CONTAINER: Final = "nats"
+_FOLDER: Final = "/etc/nats"
+_CONFIG, _CERTIFICATE, _KEY = "nats.json", "tls.crt", "tls.key"
+_HTTP: Final = 8222
+_LOST_S: Final = 10
+"""Seconds until Kubernetes replaces the server of a node that does not answer. A worker's pod waits for minutes."""
+
+
+def serves(job: CollectorJob, observed: Observed) -> bool:
+    """Return whether the job needs its server now.
+
+    Pods that leave still deliver and save. Pods that a scheduler holds need no server. A learner that is no pod of the
+    job may come back after the job's end, and sees then how it ended.
+    """
+    if observed.occupied:
+        return True
+    if job.has_ended:
+        return job.spec.learner is None
+    runs = [run for run in observed.runs if not run.deleting]
+    return not job.spec.suspend and not (runs and all(run.suspended for run in runs))
+
+
+def secret(job: CollectorJob, settings: Settings, access: NatsAccess, public_host: str = "") -> Manifest:
+    """Build the Secret with the server's configuration and certificate, which only its pod mounts."""
+    configuration = nats_configuration(subjects_of(job), access.passwords(job)) | {
+        "listen": f"0.0.0.0:{PORT}",
+        "http": f"0.0.0.0:{_HTTP}",
+        "jetstream": {"store_dir": "/data", "max_file_store": 0},
+    }
+    files: dict[str, bytes] = {}
+    if access.tls:
+        files[_CERTIFICATE], files[_KEY] = access.key.certificate(job, *filter(None, (host_of(job), public_host)))
+        configuration["tls"] = {"cert_file": f"{_FOLDER}/{_CERTIFICATE}", "key_file": f"{_FOLDER}/{_KEY}", "timeout": 5}
+    files[_CONFIG] = json.dumps(settings.nats_config | configuration).encode()
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": names.server_secret(job.metadata.name),
+            "labels": names.labels(job.metadata.name, Role.NATS),
+        },
+        "type": names.SECRET_TYPE,
+        "data": {name: base64.b64encode(data).decode() for name, data in files.items()},
+    }
+
+
+def service(job: CollectorJob) -> Manifest:
+    """Build the Service, by which clients find the server's pod."""
+    labels = names.labels(job.metadata.name, Role.NATS)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": nats_server(job.metadata.name), "labels": labels},
+        "spec": {
+            "type": str(job.spec.nats.service),
+            "selector": labels,
+            "ports": [{"name": "nats", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
+        },
+    }
+
+
+def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Manifest:
+    """Build the Deployment of the server, which starts again when `mounted`, its Secret, changes.
+
+    Not a Kubernetes Job: that waits ten seconds and more before it replaces a pod.
+
+    Raises:
+        TemplateInvalid: The template in the job does not have the form of a pod template.
+    """
+    name, labels = job.metadata.name, names.labels(job.metadata.name, Role.NATS)
+    asked = job.spec.nats.resources
+    resources = {
+        "requests": settings.nats_resources.get("requests", {}) | asked.requests,
+        "limits": settings.nats_resources.get("limits", {}) | asked.limits,
+    }
+    health = {"path": "/healthz?js-enabled-only=true", "port": _HTTP}
+    template: Manifest = {
+        "metadata": {
+            "labels": labels,
+            "annotations": {pods.DEFAULT_CONTAINER: CONTAINER, names.CONFIG: digest(mounted["data"])},
+        },
+        "spec": {
+            "serviceAccountName": names.account(name),
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": pods.security(settings),
+            "terminationGracePeriodSeconds": 5,
+            "tolerations": [
+                {
+                    "key": f"node.kubernetes.io/{taint}",
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": _LOST_S,
+                }
+                for taint in ("not-ready", "unreachable")
+            ],
+            "containers": [
+                {
+                    "name": CONTAINER,
+                    "image": settings.nats_image,
+                    "imagePullPolicy": settings.nats_pull_policy,
+                    "args": ["--config", f"{_FOLDER}/{_CONFIG}"],
+                    # Of its limit, or of the node's memory, as a million bytes for each MiB: the rest is for what Go
+                    # does not count. The job's state may take three quarters of it.
+                    "env": [
+                        {
+                            "name": "MEMORY_MIB",
+                            "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}},
+                        },
+                        {"name": "GOMEMLIMIT", "value": "$(MEMORY_MIB)000000"},
+                    ],
+                    "ports": [{"containerPort": PORT, "protocol": "TCP"}],
+                    "startupProbe": {"httpGet": health, "periodSeconds": 1, "failureThreshold": 60},
+                    "livenessProbe": {"httpGet": health, "timeoutSeconds": 5, "failureThreshold": 6},
+                    "resources": {kind: amounts for kind, amounts in resources.items() if amounts},
+                    "securityContext": pods.CONTAINER_SECURITY,
+                    "volumeMounts": [
+                        {"name": "nats", "mountPath": _FOLDER, "readOnly": True},
+                        {"name": "data", "mountPath": "/data"},
+                    ],
+                }
+            ],
+            "volumes": [
+                {"name": "nats", "secret": {"secretName": names.server_secret(name), "defaultMode": 0o440}},
+                {"name": "data", "emptyDir": {"sizeLimit": "64Mi"}},
+            ],
+        },
+    }
+    template = overlay(template, pods.checked(job.spec.nats.template))
+    template["metadata"]["labels"] |= labels
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": nats_server(name), "labels": labels},
+        "spec": {
+            "replicas": 1,
+            "revisionHistoryLimit": 0,
+            "strategy": {"type": "Recreate"},  # two servers would share the job's clients
+            "selector": {"matchLabels": labels},
+            "template": template,
+        },
+    }
+
+
+def network_policy(job: CollectorJob, settings: Settings) -> Manifest:
+    """Build the NetworkPolicy of the server: from the job's pods, the operator, and whom the installation allows."""
+    name = job.metadata.name
+    peers = [
+        {"podSelector": {"matchLabels": {JOB_LABEL: name}}},
+        settings.operator_pods,
+        *settings.nats_from,
+    ]
+    ports = [{"port": PORT, "protocol": "TCP"}]
+    open_to_all = job.spec.nats.service is NatsService.LOAD_BALANCER
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": names.network_policy(name, Role.NATS), "labels": names.labels(name, Role.NATS)},
+        "spec": {
+            "podSelector": {"matchLabels": names.labels(name, Role.NATS)},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"ports": ports} if open_to_all else {"ports": ports, "from": peers}],
+        },
+    }

@@ -1,0 +1,174 @@
+"""On a real API server: the NATS server that each job has of its own, and when."""
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.control.api_server.lab import Lab, RunningOperator
+from tests.control.kubernetes import wait_for
+from tests.control.pure.scene import OWN
+
+from rollfleet_api.address import PUBLIC_URL_FILE
+from rollfleet_api.messages import LearnerPhase
+from rollfleet_api.permissions import Role
+from rollfleet_operator import names
+
+pytestmark = pytest.mark.cluster
+SERVER = "cartpole-nats"
+QUEUE = {"kueue.x-k8s.io/queue-name": "gpus"}
+
+
+@pytest.fixture
+def lab(own_lab: Lab, start_operator: Callable[..., RunningOperator]) -> Lab:
+    """A namespace whose jobs have servers of their own."""
+    start_operator(own_lab.namespace, own_lab.nats, access=OWN, nats_image="nats:test")
+    return own_lab
+
+
+def configuration(lab: Lab) -> Any:
+    secret: Any = wait_for(lambda: lab.get("Secret", names.server_secret("cartpole")))
+    return json.loads(base64.b64decode(secret["data"]["nats.json"]))
+
+
+def test_workers_come_when_the_server_has_a_node_and_the_job_is_published_when_it_serves(lab: Lab) -> None:
+    lab.apply()
+    lab.wait_condition("Progressing", "NatsStarting")
+    lab.seconds_pass(0.5)
+    assert not lab.runs(), "workers would wait, and hold their GPUs, for a server that finds no room"
+    pod = lab.server_pod()
+    assert pod["spec"]["containers"][0]["image"] == "nats:test"
+    lab.run()
+    assert lab.key not in lab.nats.published
+    lab.server_serves()
+    wait_for(lambda: lab.key in lab.nats.published)
+    lab.wait_condition("Progressing", "Starting")
+    assert {user["user"] for user in configuration(lab)["authorization"]["users"]} == {"owner", "worker", "learner"}
+
+
+def test_a_server_is_as_secure_as_the_cluster_asks(lab: Lab) -> None:
+    lab.enforce("restricted")
+    lab.apply()
+    deployment: Any = wait_for(lambda: lab.get("Deployment", SERVER))
+    lab.dry_run_pod(deployment["spec"]["template"])
+
+
+def test_suspend_takes_the_server_away_once_the_workers_have_left_and_resume_brings_it(lab: Lab) -> None:
+    lab.apply()
+    lab.server_pod()
+    lab.server_serves()
+    wait_for(lambda: lab.key in lab.nats.published)
+    worker = lab.pod(node=None, phase="Running")["metadata"]["name"]
+    lab.apply(suspend=True)
+    wait_for(lambda: not lab.runs())
+    lab.seconds_pass(0.5)
+    assert lab.get("Deployment", SERVER), "its workers still deliver"
+    lab.delete("Pod", worker)
+    wait_for(lambda: lab.get("Deployment", SERVER) is None)
+    assert lab.get("Service", SERVER)
+    lab.apply(suspend=False)
+    lab.server_serves()
+    lab.run()
+
+
+def test_a_job_that_waits_in_a_queue_has_no_server_and_gets_it_when_it_is_admitted(lab: Lab) -> None:
+    lab.apply(labels=QUEUE)
+    name = lab.run()["metadata"]["name"]
+    lab.patch("Job", name, {"spec": {"suspend": True}})
+    wait_for(lambda: lab.get("Deployment", SERVER) is None)
+    lab.patch("Job", name, {"spec": {"suspend": False}})
+    wait_for(lambda: lab.get("Deployment", SERVER))
+
+
+@pytest.mark.parametrize("learner", [{"template": {}}, None])
+def test_the_server_goes_with_the_last_pod_of_an_ended_job_unless_its_learner_is_elsewhere(
+    lab: Lab, learner: Any
+) -> None:
+    lab.apply(learner=learner)
+    lab.server_pod()
+    lab.server_serves()
+    wait_for(lambda: lab.key in lab.nats.published)
+    lab.learner_says(LearnerPhase.COMPLETE)
+    if learner:
+        lab.run("learner")
+        lab.end_run("Complete", role="learner")
+    lab.wait_condition("Complete", "LearnerDone")
+    if learner:
+        wait_for(lambda: lab.get("Deployment", SERVER) is None)
+    else:
+        lab.seconds_pass(0.5)
+        assert lab.get("Deployment", SERVER)
+
+
+def test_a_server_whose_pod_is_refused_or_finds_no_image_is_reported(lab: Lab) -> None:
+    lab.apply()
+    refused = 'pods "cartpole-nats-1" is forbidden: exceeded quota: team, requested: pods=1'
+    condition = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": refused}
+    wait_for(lambda: lab.get("Deployment", SERVER))
+    lab.patch("Deployment", SERVER, {"status": {"conditions": [condition]}}, "status")
+    assert "requested: pods=1" in lab.wait_condition("Degraded", "QuotaExceeded")["message"]
+    lab.patch("Deployment", SERVER, {"status": {"conditions": []}}, "status")
+    lab.wait_condition("Degraded", "AsExpected", "False")
+    waiting = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
+    state = {"name": "nats", "image": "nats:test", "imageID": "", "restartCount": 0, "ready": False, "state": waiting}
+    lab.server_pod(phase="Pending", containerStatuses=[state])
+    found = lab.wait_condition("Degraded", "ImagePullFailed")["message"]
+    assert found == "the job's NATS server has no image: no such image"
+
+
+def test_a_server_follows_its_spec_and_drift_is_repaired(lab: Lab) -> None:
+    lab.apply(nats={"resources": {"limits": {"memory": "2Gi"}}, "template": {"spec": {"nodeSelector": {"a": "b"}}}})
+    deployment: Any = wait_for(lambda: lab.get("Deployment", SERVER))
+    spec = deployment["spec"]["template"]["spec"]
+    assert (spec["nodeSelector"], spec["containers"][0]["resources"]["limits"]) == ({"a": "b"}, {"memory": "2Gi"})
+    lab.patch("Deployment", SERVER, {"spec": {"replicas": 0}})
+    wait_for(lambda: (lab.get("Deployment", SERVER) or {})["spec"]["replicas"] == 1)
+    before = deployment["spec"]["template"]["metadata"]["annotations"][names.CONFIG]
+    lab.rotate()
+
+    def config() -> str:
+        found: Any = lab.get("Deployment", SERVER)
+        return str(found["spec"]["template"]["metadata"]["annotations"][names.CONFIG])
+
+    wait_for(lambda: config() != before)  # it starts again, with the new passwords
+
+
+def test_credentials_are_rotated_on_request_and_no_worker_starts_again(lab: Lab) -> None:
+    lab.apply()
+    lab.server_pod()
+    run, name = lab.run(), names.secret("cartpole", Role.WORKER)
+    before: Any = wait_for(lambda: lab.get("Secret", name))
+    lab.rotate()
+    wait_for(lambda: (lab.get("Secret", name) or {})["data"] != before["data"])
+    assert lab.run()["metadata"]["uid"] == run["metadata"]["uid"]
+    assert lab.condition("Degraded")["status"] == "False"
+
+
+def test_a_template_without_the_form_of_one_is_named_and_a_server_that_runs_stays(lab: Lab) -> None:
+    wrong = {"template": {"spec": {"containers": "nats"}}}
+    lab.apply(nats=wrong)
+    assert "containers" in lab.wait_condition("Degraded", "TemplateInvalid")["message"]
+    assert lab.get("Secret", names.secret("cartpole", Role.WORKER))
+    lab.apply(nats=None)
+    before: Any = wait_for(lambda: lab.get("Deployment", SERVER))
+    lab.wait_condition("Degraded", "AsExpected", "False")
+    lab.apply(nats=wrong)
+    lab.wait_condition("Degraded", "TemplateInvalid")
+    after: Any = lab.get("Deployment", SERVER)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+
+
+def test_a_load_balancers_address_is_given_to_the_learner(lab: Lab) -> None:
+    lab.apply(nats={"service": "LoadBalancer"})
+    service: Any = wait_for(lambda: lab.get("Service", SERVER))
+    assert service["spec"]["type"] == "LoadBalancer"
+    policy: Any = wait_for(lambda: lab.get("NetworkPolicy", names.network_policy("cartpole", Role.NATS)))
+    assert "from" not in policy["spec"]["ingress"][0]
+    lab.patch("Service", SERVER, {"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}}, "status")
+
+    def public() -> Any:
+        secret: Any = lab.get("Secret", names.secret("cartpole", Role.LEARNER))
+        return secret and secret["data"].get(PUBLIC_URL_FILE)
+
+    assert base64.b64decode(wait_for(public)) == b"tls://192.0.2.1:4222"
