@@ -11,8 +11,9 @@ from torch import Tensor
 from rollfleet.data.batch import Fragment, compact
 from rollfleet.data.tensor_tree import Structure
 from rollfleet.errors import MessageCorrupt
-from rollfleet.wire.codec import Buffer, Encoded, Key, decode, encode
+from rollfleet.wire.codec import Allocate, Buffer, Encoded, Key, decode, empty_buffer, encode
 from rollfleet.wire.frame_stacks import Folded, fold, unfold
+from rollfleet_api.job import Compression
 from rollfleet_api.messages import BatchMeta, MessageInvalid, pack, unpack
 from rollfleet_api.versions import count_of
 
@@ -22,7 +23,14 @@ _STRUCTURE = ("structure", "json")  # of TorchRL's environments only
 _FOLDED = tuple(f"folded {part}" for part in Folded._fields)
 
 
-def pack_fragment(fragment: Fragment, meta: BatchMeta, *, checksum: bool = True, folded: bool = True) -> Encoded:
+def pack_fragment(
+    fragment: Fragment,
+    meta: BatchMeta,
+    *,
+    checksum: bool = True,
+    folded: bool = True,
+    compression: Compression = Compression.NONE,
+) -> Encoded:
     """Encode a fragment. The message points at the fragment's tensors: they must not change until it is sent.
 
     Args:
@@ -30,6 +38,7 @@ def pack_fragment(fragment: Fragment, meta: BatchMeta, *, checksum: bool = True,
         meta: Session, round, version and frames.
         checksum: Add a checksum, so that the receiver notices changed bytes.
         folded: Look for stacks of images, and send each image once.
+        compression: How to compress the tensors that gain from it.
     """
     tensors: dict[Key, Tensor] = {}
     if fragment.structure is not None:
@@ -43,18 +52,20 @@ def pack_fragment(fragment: Fragment, meta: BatchMeta, *, checksum: bool = True,
             tensors |= {(part, *key): value for part, value in zip(_FOLDED, stacks, strict=True)}
     tensors |= {(_FINAL, *key): tensor for key, tensor in fragment.final.items()}
     tensors |= {_RETURNS: fragment.episode_returns, _LENGTHS: fragment.episode_lengths}
-    return encode(pack(meta), tensors, checksum=checksum)
+    return encode(pack(meta), tensors, checksum=checksum, compression=compression)
 
 
-def unpack_fragment(buffer: Buffer, *, checksum: bool = True) -> tuple[BatchMeta, Fragment]:
-    """Decode a fragment. Its tensors are views of `buffer`, except unfolded stacks, which have new memory.
+def unpack_fragment(
+    buffer: Buffer, *, checksum: bool = True, allocate: Allocate = empty_buffer
+) -> tuple[BatchMeta, Fragment]:
+    """Decode a fragment. Its tensors are views of `buffer`, or have memory of `allocate`: compressed and folded ones.
 
     Raises:
         MessageCorrupt: `pack_fragment` did not make these bytes.
     """
-    header, tensors = decode(buffer, checksum=checksum)
+    header, tensors = decode(buffer, checksum=checksum, allocate=allocate)
     meta = meta_of(header)
-    return meta, fragment_of(meta, tensors)
+    return meta, fragment_of(meta, tensors, allocate=allocate)
 
 
 def meta_of(header: bytes) -> BatchMeta:
@@ -69,8 +80,8 @@ def meta_of(header: bytes) -> BatchMeta:
         raise MessageCorrupt(f"no batch: {error}") from error
 
 
-def fragment_of(meta: BatchMeta, tensors: Mapping[Key, Tensor]) -> Fragment:
-    """Return the fragment of the tensors of a message. They are views, except unfolded stacks, which have new memory.
+def fragment_of(meta: BatchMeta, tensors: Mapping[Key, Tensor], *, allocate: Allocate = empty_buffer) -> Fragment:
+    """Return the fragment of the tensors of a message. They are views; unfolded stacks have memory of `allocate`.
 
     Raises:
         MessageCorrupt: `pack_fragment` did not make these tensors.
@@ -88,7 +99,7 @@ def fragment_of(meta: BatchMeta, tensors: Mapping[Key, Tensor]) -> Fragment:
             raise MessageCorrupt(f"no batch: it holds {(part, *key)}")
         parts[part][tuple(key)] = tensor
     return Fragment(
-        steps={**parts[_STEPS], **_unfolded(parts)},
+        steps={**parts[_STEPS], **_unfolded(parts, allocate)},
         final=parts[_FINAL],
         episode_returns=returns,
         episode_lengths=lengths,
@@ -97,8 +108,8 @@ def fragment_of(meta: BatchMeta, tensors: Mapping[Key, Tensor]) -> Fragment:
     )
 
 
-def _unfolded(parts: dict[str, dict[Key, Tensor]]) -> dict[Key, Tensor]:
+def _unfolded(parts: dict[str, dict[Key, Tensor]], allocate: Allocate) -> dict[Key, Tensor]:
     images, *others = (parts[part] for part in _FOLDED)
     if any(other.keys() != images.keys() for other in others) or images.keys() & parts[_STEPS].keys():
         raise MessageCorrupt(f"no batch: parts of folded observations are missing, or a key occurs twice: {[*images]}")
-    return {key: unfold(Folded(images[key], *(other[key] for other in others))) for key in images}
+    return {key: unfold(Folded(images[key], *(other[key] for other in others)), allocate) for key in images}
