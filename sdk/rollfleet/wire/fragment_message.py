@@ -3,8 +3,6 @@
 Observations that are stacks of images are folded: see `rollfleet.wire.frame_stacks`.
 """
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
@@ -64,30 +62,8 @@ def unpack_fragment(
         MessageCorrupt: `pack_fragment` did not make these bytes.
     """
     header, tensors = decode(buffer, checksum=checksum, allocate=allocate)
-    meta = meta_of(header)
-    return meta, fragment_of(meta, tensors, allocate=allocate)
-
-
-def meta_of(header: bytes) -> BatchMeta:
-    """Return the metadata of a message that `decode` has read.
-
-    Raises:
-        MessageCorrupt: `pack_fragment` did not make these bytes.
-    """
     try:
-        return unpack(BatchMeta, header)
-    except MessageInvalid as error:
-        raise MessageCorrupt(f"no batch: {error}") from error
-
-
-def fragment_of(meta: BatchMeta, tensors: Mapping[Key, Tensor], *, allocate: Allocate = empty_buffer) -> Fragment:
-    """Return the fragment of the tensors of a message. They are views; unfolded stacks have memory of `allocate`.
-
-    Raises:
-        MessageCorrupt: `pack_fragment` did not make these tensors.
-    """
-    tensors = dict(tensors)
-    try:
+        meta = unpack(BatchMeta, header)
         returns, lengths = tensors.pop(_RETURNS), tensors.pop(_LENGTHS)
         form = tensors.pop(_STRUCTURE, None)
         structure = None if form is None else unpack(Structure, bytes(form.numpy()))
@@ -98,7 +74,7 @@ def fragment_of(meta: BatchMeta, tensors: Mapping[Key, Tensor], *, allocate: All
         if part not in parts or not key:
             raise MessageCorrupt(f"no batch: it holds {(part, *key)}")
         parts[part][tuple(key)] = tensor
-    return Fragment(
+    fragment = Fragment(
         steps={**parts[_STEPS], **_unfolded(parts, allocate)},
         final=parts[_FINAL],
         episode_returns=returns,
@@ -106,6 +82,7 @@ def fragment_of(meta: BatchMeta, tensors: Mapping[Key, Tensor], *, allocate: All
         version=count_of(meta.version),
         structure=structure,
     )
+    return meta, fragment
 
 
 def _unfolded(parts: dict[str, dict[Key, Tensor]], allocate: Allocate) -> dict[Key, Tensor]:
