@@ -21,7 +21,7 @@ import ale_py
 import gymnasium
 import numpy as np
 import torch
-from delivery import ENVS, META, STEPS, fragment_of, job, noise, rollfleet_rates
+from delivery import ENVS, META, STEPS, fragment_of, job, noise, rollfleet_rates  # type: ignore[import-not-found]
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 import nats_job
@@ -65,7 +65,7 @@ def _measured(function: Callable[[], object]) -> float:
         began = time.thread_time()
         function()
         times.append(time.thread_time() - began)
-    return float(median(times)) * 1e6 / (ENVS * STEPS)
+    return float(median(times) * 1e6 / (ENVS * STEPS))
 
 
 def main() -> None:

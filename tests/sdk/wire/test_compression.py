@@ -14,7 +14,7 @@ from tests.sdk.wire.joined_chunks import joined
 from tests.sdk.wire.test_codec_corrupt import forged
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
-from rollfleet.wire.codec import Encoded, decode, empty_buffer, encode
+from rollfleet.wire.codec import Encoded, Key, decode, empty_buffer, encode
 from rollfleet.wire.compression import MOST_BYTES, compress
 from rollfleet_api.job import Compression
 
@@ -33,7 +33,7 @@ def encodings(encoded: Encoded) -> list[str]:
 
 @pytest.mark.parametrize("compression", COMPRESSING)
 def test_images_become_smaller_and_come_back_bit_by_bit(compression: Compression) -> None:
-    tensors = {KEY: IMAGES, ("steps", "noise"): NOISE, ("steps", "action"): torch.zeros(1, 32)}
+    tensors: dict[Key, torch.Tensor] = {KEY: IMAGES, ("steps", "noise"): NOISE, ("steps", "action"): torch.zeros(1, 32)}
     plain, encoded = encode(b"meta", tensors), encode(b"meta", tensors, compression=compression)
     assert encodings(encoded) == ["zstd" if compression is Compression.ZSTD else "lz4", "raw", "raw"]
     assert encoded.nbytes < plain.nbytes - IMAGES.nbytes // 2
