@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sdk.allocations import allocates_at_most
 from tests.sdk.wire.dtypes import DTYPES
+from tests.sdk.wire.forged_messages import forged
 from tests.sdk.wire.joined_chunks import joined
-from tests.sdk.wire.test_codec_corrupt import forged
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
 from rollfleet.wire.codec import Encoded, Key, decode, empty_buffer, encode
