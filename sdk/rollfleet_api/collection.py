@@ -231,7 +231,7 @@ class DeliverySpec(Model):
         default=Compression.AUTO,
         strict=False,
         description="How batches are compressed on their way through NATS, tensor by tensor, where that makes a tensor "
-        "1.3 times smaller or more. `LZ4`: fast. `Zstd`: smaller, about half as fast. `Auto`: `LZ4`. Workers without "
+        "1.3 times smaller or more. `LZ4`: fast. `Zstd`: smaller, and slower. `Auto`: `LZ4`. Workers without "
         "NATS ignore it.",
     )
 
