@@ -14,6 +14,7 @@ import multiprocessing
 import socket
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import median
@@ -38,48 +39,62 @@ ENVS, STEPS, PIXELS = 8, 128, (84, 84, 4)
 MESSAGE_BYTES, IN_FLIGHT = 1_000_000, 8
 
 
-def job() -> rollfleet.CollectorJob:
+def job(compression: str = "Auto") -> rollfleet.CollectorJob:
     """Build the job of the batches."""
     return nats_job.job(
         env={"id": "CartPole-v1", "numEnvs": ENVS},
         policy={"random": {}},
         collect={"framesPerBatch": ENVS * STEPS},
-        delivery={"maxBatchesAhead": 2},
+        delivery={"maxBatchesAhead": 2, "compression": compression},
     )
 
 
-def send(url: str, count: int) -> None:
-    """Send the same batch again and again, like a worker without environments."""
+def noise() -> torch.Tensor:
+    """Return observations [ENVS, STEPS, ...] that nothing makes smaller."""
+    return torch.randint(255, (ENVS, STEPS, *PIXELS), dtype=torch.uint8)
+
+
+def fragment_of(observations: torch.Tensor) -> Fragment:
+    """Return a fragment [ENVS, STEPS] without ends of episodes."""
     flags = torch.zeros(ENVS, STEPS, 1, dtype=torch.bool)
-    fragment = Fragment(
+    return Fragment(
         steps={
-            ("observation",): torch.randint(255, (ENVS, STEPS, *PIXELS), dtype=torch.uint8),
+            ("observation",): observations,
             ("action",): torch.zeros(ENVS, STEPS, dtype=torch.int64),
             ("next", "reward"): torch.ones(ENVS, STEPS, 1),
             ("next", "terminated"): flags,
             ("next", "truncated"): flags,
             ("collector", "traj_ids"): torch.zeros(ENVS, STEPS, dtype=torch.int64),
         },
-        final={("observation",): torch.zeros(ENVS, *PIXELS, dtype=torch.uint8)},
+        final={("observation",): observations[:, -1].clone()},
         episode_returns=torch.empty(0, dtype=torch.float64),
         episode_lengths=torch.empty(0, dtype=torch.int64),
         version=0,
     )
-    meta = BatchMeta(session=1, round=0, version=0, frames=ENVS * STEPS)
+
+
+META = BatchMeta(session=1, round=0, version=0, frames=ENVS * STEPS)
+
+
+def send(url: str, count: int, observe: Callable[[], torch.Tensor] = noise) -> None:
+    """Send the same batch again and again, like a worker without environments."""
+    fragment = fragment_of(observe())
     port = NatsWorkerTransport(Link(Address(url=url, job=job().key), role=Role.WORKER), 0)
     for _ in range(count):
-        sending = port.send(fragment, meta)
+        sending = port.send(fragment, META)
         sending.admitted.result()
     sending.delivered.result()
     port.close()
 
 
-def rollfleet_mb_per_s(server: NatsServer, batches: int) -> float:
-    """Return the megabytes of batches per second, without the first two."""
-    known = job()
+def rollfleet_rates(
+    server: NatsServer, batches: int, *, compression: str = "Auto", observe: Callable[[], torch.Tensor] = noise
+) -> tuple[float, float]:
+    """Return megabytes on the wire and frames per second, without the first two batches."""
+    known = job(compression)
     admin = Link(Address(url=server.url(None), job=known.key), role=None)
     admin.call(provision(admin, known))
-    sender = _start(send, server.url(Role.WORKER), batches + 2)
+    sender = _start(send, server.url(Role.WORKER), batches + 2, observe)
     with rollfleet.connect(known, address=server.url(Role.LEARNER)) as collector:
         next(collector), next(collector)
         began, before = time.perf_counter(), collector.stats().bytes
@@ -90,7 +105,7 @@ def rollfleet_mb_per_s(server: NatsServer, batches: int) -> float:
     sender.join()
     admin.call(deprovision(admin))
     admin.close()
-    return received / seconds / 1e6
+    return received / seconds / 1e6, batches * ENVS * STEPS / seconds
 
 
 class Blocking:
@@ -152,8 +167,8 @@ def by_hand_mb_per_s(server: NatsServer, messages: int) -> float:
     return messages * MESSAGE_BYTES / seconds / 1e6
 
 
-def _start(function: object, url: str, count: int) -> BaseProcess:
-    process = multiprocessing.get_context("spawn").Process(target=function, args=(url, count))  # type: ignore[arg-type]
+def _start(function: object, *arguments: object) -> BaseProcess:
+    process = multiprocessing.get_context("spawn").Process(target=function, args=arguments)  # type: ignore[arg-type]
     process.start()
     return process
 
@@ -169,7 +184,7 @@ def main() -> None:
     ours, by_hand = [], []
     with nats_job.nats_server(job()) as server:
         for _ in range(rounds):
-            ours.append(rollfleet_mb_per_s(server, batches))
+            ours.append(rollfleet_rates(server, batches)[0])
             by_hand.append(by_hand_mb_per_s(server, messages))
     ratio = median(here / there for here, there in zip(ours, by_hand, strict=True))
     print("| Rollfleet, MB/s | by hand, MB/s | ratio |\n|---|---|---|")

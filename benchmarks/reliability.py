@@ -2,7 +2,7 @@
 
 `python benchmarks/reliability.py [--rounds 5] [--soak-s 3600] [--quick]`
 
-`rollfleet run` with two workers, one learner, file storage. Kills are SIGKILL. "Lost" counts gaps in a worker's
+`rollfleet run` with two workers, one learner. Kills are SIGKILL. "Lost" counts gaps in a worker's
 sequence of delivered batches, "repeated" counts batches that one learner got twice, and "again" counts batches that
 both a killed learner and its successor got. A part with 0 rounds or 0 seconds is skipped.
 """

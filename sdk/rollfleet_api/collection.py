@@ -48,6 +48,15 @@ class Precision(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
+class Compression(StrEnum):
+    """The way in which batches are compressed on their way through NATS."""
+
+    AUTO = "Auto"
+    NONE = "None"
+    LZ4 = "LZ4"
+    ZSTD = "Zstd"
+
+
 class CollectSpec(Model):
     """The amount of data, and the way in which it is collected.
 
@@ -217,6 +226,13 @@ class DeliverySpec(Model):
         le=1024,
         description="Batches of one worker that may wait for the learner; then the worker waits as well. The worker "
         "keeps them in its memory.",
+    )
+    compression: Compression = Field(
+        default=Compression.AUTO,
+        strict=False,
+        description="How batches are compressed on their way through NATS, tensor by tensor, where that makes a tensor "
+        "1.3 times smaller or more. `LZ4`: fast. `Zstd`: smaller, and slower. `Auto`: `LZ4`. Workers without "
+        "NATS ignore it.",
     )
 
 

@@ -147,8 +147,6 @@ class Model(BaseModel):
     def _take_numbers(cls, data: object) -> object:
         if not isinstance(data, Mapping):
             return data
-        if cls.REMOVED and (removed := cls.REMOVED.keys() & {to_camel(str(name)) for name in data}):
-            raise refusal(*((name, f"this field is gone: {cls.REMOVED[name]}; remove it") for name in sorted(removed)))
         return {name: _number(value) for name, value in data.items()}
 
     @model_validator(mode="after")

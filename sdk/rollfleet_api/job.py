@@ -10,6 +10,7 @@ from pydantic import Field
 
 from rollfleet_api.collection import CatResults as CatResults
 from rollfleet_api.collection import CollectSpec as CollectSpec
+from rollfleet_api.collection import Compression as Compression
 from rollfleet_api.collection import DeliverySpec as DeliverySpec
 from rollfleet_api.collection import Exploration as Exploration
 from rollfleet_api.collection import Mode as Mode

@@ -74,7 +74,7 @@ def worded(error: ValidationError, model: type[Model], spelling: Spelling = YAML
             owner = _model_at(model, location[:-1])
             name = str(location[-1]) if location else ""
             if detail["type"] == "extra_forbidden":
-                yield spelling.path(path), f"unknown field `{name}`; {_unknown(name, owner, model)}"
+                yield spelling.path(path), _unknown(name, owner, model)
             else:
                 yield spelling.path(path), _message(detail, path, _field(owner, name), spelling)
 
@@ -159,6 +159,12 @@ def _hint(kind: str, value: object, field: FieldInfo | None, example: str, as_li
 
 
 def _unknown(name: str, owner: type[Model] | None, root: type[Model]) -> str:
+    if owner and (why := owner.REMOVED.get(to_camel(name))):
+        return f"this field is gone: {why}; remove it"
+    return f"unknown field `{name}`; {_correction(name, owner, root)}"
+
+
+def _correction(name: str, owner: type[Model] | None, root: type[Model]) -> str:
     names = [field.alias or known for known, field in owner.model_fields.items()] if owner else []
     if to_camel(name) in names:
         return f"did you mean `{to_camel(name)}`? (fields are written in camelCase)"

@@ -4,14 +4,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import JsonValue, ValidationError
-from pydantic.alias_generators import to_camel
 from tests.api.job_data import job_data
 
 from rollfleet_api.job import (
     MAX_WORKERS,
     CollectorJob,
     CollectSpec,
-    DeliverySpec,
     EnvSpec,
     Exploration,
     Metadata,
@@ -24,7 +22,7 @@ from rollfleet_api.job import (
     WrapperSpec,
 )
 from rollfleet_api.quantity import parse_bytes
-from rollfleet_api.validation import parse_job
+from rollfleet_api.validation import JobErrors, parse_job
 
 
 def test_python_names_and_yaml_names_build_the_same_job() -> None:
@@ -66,8 +64,17 @@ def test_quantity_is_a_number_of_bytes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("name", ["max_bytes", "maxBytes", "whenFull", "storage", "replicas"])
 def test_a_field_that_is_gone_says_why(name: str) -> None:
-    with pytest.raises(ValidationError, match=f"{to_camel(name)}: this field is gone: NATS keeps no batches"):
-        DeliverySpec.model_validate({name: "1Gi"})
+    with pytest.raises(JobErrors, match=f"{name}: this field is gone: NATS keeps no batches"):
+        parse_job(job_data(delivery={name: "1Gi"}))
+
+
+def test_a_misspelt_field_beside_one_that_is_gone_is_reported_too() -> None:
+    with pytest.raises(JobErrors) as error:
+        parse_job(job_data(delivery={"storage": "Memory", "maxBatchAhead": 2}))
+    assert [problem.path for problem in error.value.problems] == [
+        "spec.delivery.storage",
+        "spec.delivery.maxBatchAhead",
+    ]
 
 
 def test_whole_numbers_are_quantities_too() -> None:

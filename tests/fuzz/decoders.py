@@ -48,7 +48,7 @@ with instrumented():
     from rollfleet.wire.fragment_message import unpack_fragment
     from rollfleet.wire.weight_chunks import WeightAssembler, manifest_of
     from rollfleet.wire.weight_chunks import cut as cut_weights
-    from rollfleet_api.job import CollectorJob
+    from rollfleet_api.job import CollectorJob, Compression
     from rollfleet_api.messages import (
         Answer,
         BatchMeta,
@@ -129,8 +129,14 @@ def write_seeds(folder: Path) -> None:
     job = parse_job(job_data({"name": "test"}, policy={"random": {}}))
     kept = KeptBatch(sequence=3, nbytes=1000, chunks=4, idle=True)
     learner = LearnerStatus(session=1, version=1, applied_version=1, frames=1, batches=1, mean_return=1.0)
+    packed = [
+        encode(b"", {("a",): torch.arange(1 << 10) // 64}, compression=compression)
+        for compression in (Compression.LZ4, Compression.ZSTD)
+    ]
     seeds = {
         "codec": b"0" + b"".join(encoded.parts),
+        "lz4": b"0" + b"".join(packed[0].parts),
+        "zstd": b"0" + b"".join(packed[1].parts),
         "fragment": b"1" + _fragment(unfolded),
         "stacks": b"1" + _fragment(stacks[0]),
         "stacks_last": b"1" + _fragment(stacks[1]),

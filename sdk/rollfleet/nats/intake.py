@@ -14,8 +14,6 @@ from rollfleet.errors import MessageCorrupt, MessageTooLarge
 from rollfleet.nats.outbox import UNASKED_BYTES
 from rollfleet.wire.chunks import (
     CHUNK_BYTES,
-    LARGEST_BATCH_BYTES,
-    Allocate,
     Assembled,
     Identity,
     Reassembly,
@@ -24,6 +22,7 @@ from rollfleet.wire.chunks import (
     piece_bytes,
     piece_of,
 )
+from rollfleet.wire.codec import LARGEST_BATCH_BYTES, Allocate
 from rollfleet_api.messages import KeptBatch, Offer, Receipt
 
 WINDOW_BYTES = 16 << 20  # with `UNASKED_BYTES`, less than NATS holds for a learner before it cuts the connection

@@ -15,10 +15,10 @@ from rollfleet.nats.client import Pieces
 from rollfleet.nats.link import Link
 from rollfleet.transports.worker_side import PendingBatch
 from rollfleet.wire.buffer_pool import BufferPool
-from rollfleet.wire.chunks import CHUNK_BYTES, LARGEST_BATCH_BYTES, Chunk, Identity, chunk_count, cut_message
-from rollfleet.wire.codec import Encoded
+from rollfleet.wire.chunks import CHUNK_BYTES, Chunk, Identity, chunk_count, cut_message
+from rollfleet.wire.codec import LARGEST_BATCH_BYTES, Encoded
 from rollfleet.wire.fragment_message import pack_fragment
-from rollfleet_api.job import CollectorJob
+from rollfleet_api.job import CollectorJob, Compression
 from rollfleet_api.messages import BatchMeta, KeptBatch, Lease, Offer, Receipt, pack
 
 UNASKED_BYTES = 8 << 20  # that all workers of a job together may send unasked: far below what NATS holds for a learner
@@ -51,6 +51,7 @@ class Outbox:
         self._link, self._worker, self._lease = link, worker, lease
         self._sequence = 0
         self._ahead, self._unasked_bytes = 1, 0  # as long as the job is unknown
+        self._compression = Compression.NONE
         self._kept: dict[int, _Kept] = {}  # by number, in order
         self._to_admit: dict[int, PendingBatch] = {}  # by number, in order
         self._orders: asyncio.Queue[tuple[int, int, int]] = asyncio.Queue()
@@ -62,16 +63,17 @@ class Outbox:
         if before == 1 < self._ahead:  # the worker will write into their memory before they are taken
             for kept in self._kept.values():
                 kept.chunks = [tuple(map(bytes, chunk)) for chunk in kept.chunks]
+        self._compression = job.spec.delivery.compression
         self._unasked_bytes = UNASKED_BYTES // (job.spec.workers * (self._ahead + 1))
         self._admit()
 
     async def add(self, fragment: Fragment, meta: BatchMeta, pending: PendingBatch) -> None:
         """Keep a batch, and send it as soon as the learner has room for it."""
         try:
-            encoded = pack_fragment(fragment, meta)
-            if encoded.nbytes > LARGEST_BATCH_BYTES:
+            encoded = pack_fragment(fragment, meta, compression=self._compression)
+            if (decoded_bytes := encoded.nbytes + encoded.saved_bytes) > LARGEST_BATCH_BYTES:
                 raise JobInvalid(
-                    f"a batch has {encoded.nbytes:,} bytes, and the most is {LARGEST_BATCH_BYTES:,}: lower "
+                    f"a batch has {decoded_bytes:,} bytes, and the most is {LARGEST_BATCH_BYTES:,}: lower "
                     f"`collect.framesPerBatch`"
                 )
         except BaseException as error:

@@ -174,7 +174,7 @@ class BatchReceiver:
                     self._changed.notify_all()
 
     def _arrival(self, assembled: Assembled) -> Arrival:
-        meta, fragment = unpack_fragment(assembled.buffer)
+        meta, fragment = unpack_fragment(assembled.buffer, allocate=self._rebuilt.take)
         shape = fragment.steps[TRAJECTORY].shape if TRAJECTORY in fragment.steps else ()
         if any(own > most > 0 for own, most in zip(shape, self._most, strict=False)):
             raise MessageCorrupt(f"a fragment of shape {list(shape)}; the job's have {list(self._most)} at most")

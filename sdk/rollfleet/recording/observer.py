@@ -14,7 +14,8 @@ from rollfleet.learner.duplicates import DuplicateFilter
 from rollfleet.nats.link import Link
 from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.state import read_state
-from rollfleet.wire.chunks import LARGEST_BATCH_BYTES, Assembled, Assembler
+from rollfleet.wire.chunks import Assembled, Assembler
+from rollfleet.wire.codec import LARGEST_BATCH_BYTES
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase
 from rollfleet_api.subjects import OFFER

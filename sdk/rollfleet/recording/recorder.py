@@ -6,18 +6,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from rollfleet.arguments import path_of, whole_number
-from rollfleet.errors import ConnectionFailed, JobEnded, MessageCorrupt, WireError
+from rollfleet.errors import ConnectionFailed, JobEnded, WireError
 from rollfleet.nats.opening import open_link
 from rollfleet.nats.state import read_job
 from rollfleet.recording.observer import Observer
 from rollfleet.recording.segments import SegmentWriter
 from rollfleet.system.background import in_background
 from rollfleet.wire.chunks import Assembled
-from rollfleet.wire.codec import decode
-from rollfleet.wire.fragment_message import fragment_of, meta_of
+from rollfleet.wire.fragment_message import unpack_fragment
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.kubernetes_names import credentials_secret
 from rollfleet_api.permissions import Role
@@ -122,16 +119,11 @@ class Recorder(AbstractContextManager["Recorder"]):
 
     def _write(self, assembled: Assembled) -> None:
         try:
-            header, tensors = decode(assembled.buffer)
-            meta = meta_of(header)
-            fragment_of(meta, tensors)
+            meta, _ = unpack_fragment(assembled.buffer)
         except WireError as error:
             self._observer.count_corrupt(error)
             return
-        if unheld := [key for key, tensor in tensors.items() if tensor.dtype is torch.complex128]:
-            self._observer.count_corrupt(MessageCorrupt(f"files of safetensors hold no complex128: {unheld[0]}"))
-            return
-        self._writer.write(assembled.identity, meta, tensors)
+        self._writer.write(assembled.identity, meta, assembled.buffer)
         self._batches += 1
         self._frames += meta.frames
         self._bytes += assembled.buffer.nbytes

@@ -1,7 +1,7 @@
 """Batches on disk: files of safetensors, each written as a whole, and readable by itself.
 
-The tensors of a file's batch `n` are named `n/steps/observation`, `n/final/observation` and so on, as they were sent
-(see `wire.fragment_message`); a `/` inside a key is written `%2F`. The file's metadata are texts: `rollfleet`, the
+The tensor `n` of a file is the message of its batch `n`, uint8, as it was sent: folded, compressed, and with a checksum
+(see `wire.fragment_message`). The file's metadata are texts: `rollfleet`, the
 format's number; `recorder`, an id of the recorder's run; `job`, JSON; `batches`, a JSON list with identity, meta and
 size of each batch.
 """
@@ -10,30 +10,30 @@ import fcntl
 import json
 import os
 import time
-from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, unquote
 from uuid import uuid4
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from rollfleet.data.batch import Fragment, to_batch
-from rollfleet.errors import JobInvalid, MessageCorrupt, RecordingDamaged
+from rollfleet.errors import JobInvalid, MessageCorrupt, RecordingDamaged, WireError
 from rollfleet.wire.chunks import Identity
-from rollfleet.wire.codec import Key
-from rollfleet.wire.fragment_message import fragment_of
+from rollfleet.wire.fragment_message import unpack_fragment
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import BatchMeta, Count
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-SUFFIX, FORMAT = ".safetensors", "1"
+SUFFIX, FORMAT = ".safetensors", "2"
 SEGMENT_BATCHES = 1000  # at most: a file's header is read as a whole
 OPEN_S = 5.0  # a batch that has arrived is on disk after this time at most
 
@@ -57,15 +57,15 @@ class Record:
     Attributes:
         identity: Identity of the batch.
         meta: Session, round, version and frames.
-        nbytes: Size of its tensors.
+        nbytes: Size of its message.
     """
 
     identity: Identity
     meta: BatchMeta
     nbytes: int
     _file: Path
-    _tensors: Any  # the open file
-    _names: list[str]
+    _messages: Any  # the open file
+    _name: str
 
     def read(self) -> tuple[Fragment, "TensorDict"]:
         """Read the fragment into new memory, and expand it to its batch.
@@ -74,10 +74,12 @@ class Record:
             RecordingDamaged: The file has no such fragment.
         """
         try:
-            tensors = {_key(name): self._tensors.get_tensor(name) for name in self._names}
-            fragment = fragment_of(self.meta, tensors)
+            message: Tensor = self._messages.get_tensor(self._name)
+            if message.dtype is not torch.uint8:
+                raise MessageCorrupt(f"its batch {self._name} is {message.dtype}")
+            _, fragment = unpack_fragment(message.numpy())
             return fragment, to_batch(fragment)
-        except (SafetensorError, MessageCorrupt) as error:
+        except (SafetensorError, WireError) as error:
             raise RecordingDamaged(self._file, str(error)) from error
 
 
@@ -104,9 +106,6 @@ class Segment:
         """
         try:
             opened: Any = safe_open(file, "pt")
-            names: dict[str, list[str]] = defaultdict(list)
-            for name in opened.keys():  # noqa: SIM118  # no mapping
-                names[name.partition("/")[0]].append(name)
             metadata = opened.metadata() or {}
             if (written := metadata.get("rollfleet")) != FORMAT:
                 raise RecordingDamaged(file, f"it has format {written} of a recording, this rollfleet reads {FORMAT}")
@@ -116,8 +115,8 @@ class Segment:
                     meta=entry.meta,
                     nbytes=entry.nbytes,
                     _file=file,
-                    _tensors=opened,
-                    _names=names[str(number)],
+                    _messages=opened,
+                    _name=str(number),
                 )
                 for number, entry in enumerate(_ENTRIES.validate_json(metadata["batches"]))
             ]
@@ -130,7 +129,7 @@ class Segment:
 class SegmentWriter:
     """Writes batches into a folder, which it makes and locks: no other recorder can write there.
 
-    A file has at most `segment_bytes` of tensors; a single larger batch has its own.
+    A file has at most `segment_bytes` of batches; a single larger batch has its own.
 
     A file is written when it is full, when its first batch has waited for `OPEN_S`, and by `close`. Written files
     survive the end of this process and of the machine; the batches that wait for the next one do not.
@@ -144,7 +143,7 @@ class SegmentWriter:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._segment_bytes = folder, segment_bytes
         self._metadata = {"rollfleet": FORMAT, "recorder": uuid4().hex, "job": json.dumps(job.dump())}
-        self._tensors: dict[str, Tensor] = {}
+        self._messages: dict[str, Tensor] = {}
         self._batches: list[dict[str, Any]] = []
         self._bytes, self._since_s = 0, 0.0
         self._folder_file = os.open(folder, os.O_RDONLY)
@@ -161,20 +160,20 @@ class SegmentWriter:
             raise
         self._next = 1 + int(existing[-1].stem) if existing else 0
 
-    def write(self, identity: Identity, meta: BatchMeta, tensors: dict[Key, Tensor]) -> None:
-        """Add a batch; its tensors must not change any more.
+    def write(self, identity: Identity, meta: BatchMeta, message: NDArray[np.uint8]) -> None:
+        """Add a batch; its message must not change any more.
 
         Raises:
             OSError: The disk is full or broken. Earlier files stay.
         """
-        nbytes = sum(tensor.nbytes for tensor in tensors.values())
-        if self._batches and (self._bytes + nbytes > self._segment_bytes or len(self._batches) >= SEGMENT_BATCHES):
+        full = self._bytes + message.nbytes > self._segment_bytes or len(self._batches) >= SEGMENT_BATCHES
+        if self._batches and full:
             self.flush()
         if not self._batches:
             self._since_s = time.monotonic()
-        self._tensors |= {_name(len(self._batches), key): tensor for key, tensor in tensors.items()}
-        self._batches.append({"identity": asdict(identity), "meta": asdict(meta), "nbytes": nbytes})
-        self._bytes += nbytes
+        self._messages[str(len(self._batches))] = torch.from_numpy(message)
+        self._batches.append({"identity": asdict(identity), "meta": asdict(meta), "nbytes": message.nbytes})
+        self._bytes += message.nbytes
 
     def flush_old(self) -> None:
         """Write the waiting batches if the first has waited for `OPEN_S`."""
@@ -189,7 +188,7 @@ class SegmentWriter:
         """
         if not self._batches:
             return
-        data = save(self._tensors, self._metadata | {"batches": json.dumps(self._batches)})
+        data = save(self._messages, self._metadata | {"batches": json.dumps(self._batches)})
         path = self._folder / f"{self._next:08}{SUFFIX}"
         unfinished = path.with_suffix(".unfinished")
         try:
@@ -202,7 +201,7 @@ class SegmentWriter:
         unfinished.rename(path)
         os.fsync(self._folder_file)
         self._next += 1
-        self._tensors, self._batches, self._bytes = {}, [], 0
+        self._messages, self._batches, self._bytes = {}, [], 0
 
     def close(self) -> None:
         """Write the waiting batches, and unlock the folder."""
@@ -215,11 +214,3 @@ class SegmentWriter:
 def segments_in(folder: Path) -> list[Path]:
     """Return the segments in a folder, the oldest first."""
     return sorted(file for file in folder.glob(f"*{SUFFIX}") if file.stem.isdecimal())
-
-
-def _name(number: int, key: Key) -> str:
-    return "/".join([str(number), *(quote(part, safe=" ") for part in key)])
-
-
-def _key(name: str) -> Key:
-    return tuple(map(unquote, name.split("/")[1:]))

@@ -17,7 +17,7 @@ has the rest (at least one byte): chunk `index` holds the bytes from `index * si
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
@@ -25,14 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
-from rollfleet.wire.codec import empty_buffer
+from rollfleet.wire.codec import Allocate, empty_buffer
 from rollfleet_api.job import MAX_WORKERS
 
 CHUNK_BYTES = 1 << 20
 """Size of a chunk at most, even where the server takes larger messages."""
-
-LARGEST_BATCH_BYTES = 4 << 30
-"""Size of a batch at most."""
 
 _MAGIC = b"RLF2"
 _PREFIX = struct.Struct("<4s16sIIQ")
@@ -46,9 +43,6 @@ Received: TypeAlias = bytes | bytearray | memoryview
 
 Chunk: TypeAlias = tuple[bytes | memoryview, ...]
 """A chunk to be sent: its prefix, then the parts of its piece in the sender's memory. Joined, they are the chunk."""
-
-Allocate: TypeAlias = Callable[[int], NDArray[np.uint8]]
-"""Returns uninitialised memory for a message of this many bytes, uint8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

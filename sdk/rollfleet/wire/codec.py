@@ -10,21 +10,23 @@ offset  bytes
 12      4      u32  meta length M
 16      8      u64  payload length P
 24      8      u64  xxh3_64 of every other byte of the message; 0 without a checksum (in shared memory)
-32      H      header: JSON {"tensors": [{"key": [...], "dtype": "float32", "shape": [...]}, ...]}
+32      H      header: JSON {"tensors": [{"key": [...], "dtype": "float32", "shape": [...], "encoding": "raw"}, ...]}
 32+H    M      meta: bytes that belong to the caller
 ...            zeros up to a multiple of 64
-S       P      payload: each tensor's raw bytes, each at a multiple of 64, zeros between, none after the last
+S       P      payload: each tensor's bytes, each at a multiple of 64, zeros between, none after the last
 ```
 
-The header has no offsets: they follow from the shapes, so they cannot be wrong. Bytes of a hostile peer end in
-`MessageCorrupt` or `MessageTooLarge`. Decoding allocates at most in proportion to the length of the bytes.
+A tensor with the encoding "lz4" or "zstd" has the number of its compressed bytes, u64, before them. The header has no
+offsets and sizes: they follow from the shapes and these numbers. Bytes of a hostile peer end in `MessageCorrupt` or
+`MessageTooLarge`. Decoding allocates at most in proportion to the length of the bytes, and for compressed tensors what
+the header says, `LARGEST_BATCH_BYTES` at most.
 """
 
 import json
 import math
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
@@ -36,8 +38,20 @@ import xxhash
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
+from rollfleet.wire.compression import MOST_BYTES, Encoding, compress, decompress
+from rollfleet_api.job import Compression
 
-__all__ = ["ALIGNMENT", "Buffer", "Encoded", "Key", "decode", "empty_buffer", "encode"]
+__all__ = [
+    "ALIGNMENT",
+    "LARGEST_BATCH_BYTES",
+    "Allocate",
+    "Buffer",
+    "Encoded",
+    "Key",
+    "decode",
+    "empty_buffer",
+    "encode",
+]
 
 if sys.byteorder != "little":
     raise ImportError("rollfleet sends tensors in little-endian byte order; this machine is big-endian")
@@ -45,13 +59,19 @@ if sys.byteorder != "little":
 Key: TypeAlias = tuple[str, ...]
 Buffer: TypeAlias = bytearray | memoryview | npt.NDArray[np.uint8]
 
+Allocate: TypeAlias = Callable[[int], npt.NDArray[np.uint8]]
+"""Returns uninitialised memory of this many bytes, uint8, aligned as that of `empty_buffer`."""
+
+LARGEST_BATCH_BYTES = 4 << 30
+"""Size of a batch at most, on its way and with its tensors decompressed."""
+
 ALIGNMENT = 64
 """Tensors begin at multiples of this many bytes: a cache line, and enough for every vector instruction."""
 
 _MAGIC = b"RLFT"
 _VERSION = 1
 _FIELDS = struct.Struct("<4sIIIQ")  # the part of the prefix that the checksum covers
-_CHECKSUM = struct.Struct("<Q")
+_CHECKSUM = _SIZE = struct.Struct("<Q")
 _PREFIX_BYTES = _FIELDS.size + _CHECKSUM.size
 
 _MAX_HEADER_BYTES = 1 << 20
@@ -81,6 +101,7 @@ class _TensorHeader:
     key: Annotated[tuple[_KeyPart, ...], Field(min_length=1, max_length=16, fail_fast=True)]
     dtype: _DTypeName
     shape: Annotated[tuple[_Size, ...], Field(max_length=32, fail_fast=True)]
+    encoding: Encoding = "raw"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,20 +116,14 @@ _HEADER = TypeAdapter(_Header)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slot:
-    """Position of one tensor in the payload: `offset` in bytes, dtype `stored` (numpy has no bfloat16)."""
+    """One tensor of the payload: `nbytes` without compression, dtype `stored` (numpy has no bfloat16)."""
 
     key: Key
     dtype: torch.dtype
     stored: np.dtype[np.generic]
     shape: tuple[int, ...]
     nbytes: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layout:
-    slots: tuple[_Slot, ...]
-    nbytes: int
+    encoding: Encoding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,6 +134,7 @@ class Encoded:
         parts: The message's bytes, in order. Parts of contiguous CPU tensors are the tensors' own memory: a tensor that
             changes before its message is sent makes the receiver refuse the message.
         nbytes: Size of all parts together.
+        saved_bytes: What compression has saved.
 
     Example:
         >>> encoded = encode(b"meta", {("reward",): torch.ones(3)})
@@ -129,9 +145,23 @@ class Encoded:
 
     parts: tuple[memoryview, ...]
     nbytes: int
+    saved_bytes: int = 0
 
 
-def encode(meta: bytes, tensors: Mapping[Key, torch.Tensor], *, checksum: bool = True) -> Encoded:
+def empty_buffer(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Allocate uninitialised memory for one message, uint8 `[nbytes]`, at a multiple of `ALIGNMENT` bytes."""
+    raw = np.empty(nbytes + ALIGNMENT - 1, np.uint8)
+    start = -raw.__array_interface__["data"][0] % ALIGNMENT
+    return raw[start : start + nbytes]
+
+
+def encode(
+    meta: bytes,
+    tensors: Mapping[Key, torch.Tensor],
+    *,
+    checksum: bool = True,
+    compression: Compression = Compression.NONE,
+) -> Encoded:
     """Encode `tensors` and `meta` as one message, without copying contiguous CPU tensors.
 
     Args:
@@ -139,6 +169,7 @@ def encode(meta: bytes, tensors: Mapping[Key, torch.Tensor], *, checksum: bool =
         tensors: At most 1024 dense tensors by nested key. Those that are not contiguous, or not on the CPU, are copied.
             Gradients are not sent.
         checksum: Add a checksum, so that the receiver notices changed bytes.
+        compression: How to compress the tensors that gain from it.
 
     Raises:
         MessageTooLarge: `meta`, or the keys and shapes together, are over 1 MiB.
@@ -147,31 +178,38 @@ def encode(meta: bytes, tensors: Mapping[Key, torch.Tensor], *, checksum: bool =
     """
     if len(meta) > _MAX_META_BYTES:
         raise MessageTooLarge(len(meta), _MAX_META_BYTES, "meta")
-    header, layout = _describe(tuple((key, _dtype_name(key, tensor), tensor.shape) for key, tensor in tensors.items()))
-    fields = _FIELDS.pack(_MAGIC, _VERSION, len(header), len(meta), layout.nbytes)
-    lead = b"".join((header, meta, _ZEROS[: -(_PREFIX_BYTES + len(header) + len(meta)) % ALIGNMENT]))
-
+    specs: list[tuple[Key, str, tuple[int, ...], Encoding]] = []
     payload: list[memoryview] = []
-    written = 0
+    end = saved = 0
+    for key, tensor in tensors.items():
+        dtype, raw = _dtype_name(key, tensor), _raw_bytes(tensor)
+        encoding, data = compress(raw, compression)
+        specs.append((key, dtype, tensor.shape, encoding))
+        if padding := -end % ALIGNMENT:
+            payload.append(_ZEROS[:padding])
+        end += padding
+        if encoding != "raw":
+            payload.append(memoryview(_SIZE.pack(data.nbytes)))
+            end += _SIZE.size
+            saved += raw.nbytes - data.nbytes
+        if data.nbytes:
+            payload.append(data)
+            end += data.nbytes
+    header = _header(tuple(specs))
+    fields = _FIELDS.pack(_MAGIC, _VERSION, len(header), len(meta), end)
+    lead = b"".join((header, meta, _ZEROS[: -(_PREFIX_BYTES + len(header) + len(meta)) % ALIGNMENT]))
     digest = xxhash.xxh3_64(fields)
     digest.update(lead)
-    for slot, tensor in zip(layout.slots, tensors.values(), strict=True):
-        if slot.nbytes == 0:
-            continue
-        if slot.offset > written:
-            payload.append(_ZEROS[: slot.offset - written])
-        payload.append(_raw_bytes(tensor))
-        written = slot.offset + slot.nbytes
-    if layout.nbytes > written:  # zero-size tensors at the end
-        payload.append(_ZEROS[: layout.nbytes - written])
     if checksum:
         for part in payload:
             digest.update(part)
     first = b"".join((fields, _CHECKSUM.pack(digest.intdigest() if checksum else 0), lead))
-    return Encoded(parts=(memoryview(first), *payload), nbytes=len(first) + layout.nbytes)
+    return Encoded(parts=(memoryview(first), *payload), nbytes=len(first) + end, saved_bytes=saved)
 
 
-def decode(buffer: Buffer, *, checksum: bool = True) -> tuple[bytes, dict[Key, torch.Tensor]]:
+def decode(
+    buffer: Buffer, *, checksum: bool = True, allocate: Allocate = empty_buffer
+) -> tuple[bytes, dict[Key, torch.Tensor]]:
     """Decode one message in place.
 
     Args:
@@ -179,13 +217,14 @@ def decode(buffer: Buffer, *, checksum: bool = True) -> tuple[bytes, dict[Key, t
             the caller must not write to it. (One that does not begin at a multiple of 16 is copied; see
             `empty_buffer`.)
         checksum: Check the checksum.
+        allocate: Returns the memory of a compressed tensor.
 
     Returns:
         `meta`, and CPU tensors by key in the order they were encoded.
 
     Raises:
         MessageCorrupt: The bytes are cut, changed, of another format, or contradict themselves.
-        MessageTooLarge: The header or `meta` claim more than 1 MiB.
+        MessageTooLarge: The header or `meta` claim more than 1 MiB, or the tensors more than `LARGEST_BATCH_BYTES`.
         ValueError: `buffer` is read-only.
     """
     raw = np.frombuffer(buffer, np.uint8)
@@ -196,9 +235,8 @@ def decode(buffer: Buffer, *, checksum: bool = True) -> tuple[bytes, dict[Key, t
     header_bytes, meta_bytes, start = _check_message(raw.data, checksum=checksum)
     meta_start = _PREFIX_BYTES + header_bytes
     header = raw[_PREFIX_BYTES:meta_start].tobytes()
-    layout = _layout_cached(header) if header_bytes <= _CACHED_HEADER_BYTES else _layout(header)
-    if start + layout.nbytes != raw.nbytes:
-        raise MessageCorrupt(f"the shapes need {layout.nbytes} bytes, the payload has {raw.nbytes - start}")
+    slots = _slots_cached(header) if header_bytes <= _CACHED_HEADER_BYTES else _slots(header)
+    places = _places(slots, raw[start:])
     meta = raw[meta_start : meta_start + meta_bytes].tobytes()
 
     if raw.__array_interface__["data"][0] % 16:  # loading misaligned elements is undefined behaviour in C++
@@ -206,22 +244,18 @@ def decode(buffer: Buffer, *, checksum: bool = True) -> tuple[bytes, dict[Key, t
         aligned[:] = raw
         raw = aligned
     tensors: dict[Key, torch.Tensor] = {}
-    for slot in layout.slots:
-        offset = start + slot.offset
+    for slot, (offset, nbytes) in zip(slots, places, strict=True):
+        data = raw[start + offset : start + offset + nbytes]
+        if slot.encoding != "raw":
+            packed, data = data, allocate(slot.nbytes)
+            decompress(packed, slot.encoding, data)
         # A bool other than 0 or 1 is undefined behaviour in C++. Checking costs less than rewriting.
-        if slot.dtype is torch.bool and slot.nbytes and raw[offset : offset + slot.nbytes].max() > 1:
+        if slot.dtype is torch.bool and slot.nbytes and data.max() > 1:
             raise MessageCorrupt(f"bool tensor {slot.key} has bytes other than 0 and 1")
-        array: npt.NDArray[np.generic] = np.ndarray(slot.shape, slot.stored, raw, offset)
+        array: npt.NDArray[np.generic] = np.ndarray(slot.shape, slot.stored, data)
         tensor = torch.from_numpy(array)
         tensors[slot.key] = tensor.view(torch.bfloat16) if slot.dtype is torch.bfloat16 else tensor
     return meta, tensors
-
-
-def empty_buffer(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Allocate uninitialised memory for one message, uint8 `[nbytes]`, at a multiple of `ALIGNMENT` bytes."""
-    raw = np.empty(nbytes + ALIGNMENT - 1, np.uint8)
-    start = -raw.__array_interface__["data"][0] % ALIGNMENT
-    return raw[start : start + nbytes]
 
 
 def _dtype_name(key: Key, tensor: torch.Tensor) -> str:
@@ -241,16 +275,19 @@ def _raw_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 @lru_cache(maxsize=64)
-def _describe(specs: tuple[tuple[Key, str, tuple[int, ...]], ...]) -> tuple[bytes, _Layout]:
-    """Make the header and layout of tensors to send, checked as the receiver will check them."""
-    described = [{"key": key, "dtype": dtype, "shape": shape} for key, dtype, shape in specs]
+def _header(specs: tuple[tuple[Key, str, tuple[int, ...], Encoding], ...]) -> bytes:
+    """Make the header of tensors to send, checked as the receiver will check it."""
+    described = [
+        {"key": key, "dtype": dtype, "shape": shape, "encoding": encoding} for key, dtype, shape, encoding in specs
+    ]
     try:
         header = json.dumps({"tensors": described}, ensure_ascii=False, separators=(",", ":")).encode()
         if len(header) > _MAX_HEADER_BYTES:
             raise MessageTooLarge(len(header), _MAX_HEADER_BYTES, "header")
-        return header, _layout(header)
+        _slots(header)
     except (MessageCorrupt, UnicodeEncodeError) as exc:
         raise ValueError(f"these tensors cannot be sent: {exc}") from exc
+    return header
 
 
 def _check_message(view: memoryview, *, checksum: bool) -> tuple[int, int, int]:
@@ -279,31 +316,58 @@ def _check_message(view: memoryview, *, checksum: bool) -> tuple[int, int, int]:
     return header_bytes, meta_bytes, start
 
 
-def _layout(header: bytes) -> _Layout:
+def _slots(header: bytes) -> tuple[_Slot, ...]:
     try:
         parsed = _HEADER.validate_json(header)
     except ValidationError as exc:
         # The error repeats the peer's bytes many times over: report the first problem, and do not chain the rest.
         raise MessageCorrupt(f"the header is not valid: {_first_problem(exc)}") from None
     slots: list[_Slot] = []
-    end = 0
     for tensor in parsed.tensors:
         if math.prod(max(size, 1) for size in tensor.shape) > _MAX_ELEMENTS:
             raise MessageCorrupt(f"tensor {tensor.key} has more than {_MAX_ELEMENTS} elements: {tensor.shape}")
         dtype = _DTYPES[tensor.dtype]
         nbytes = math.prod(tensor.shape) * dtype.itemsize
-        offset = _aligned(end)
+        if tensor.encoding != "raw" and nbytes > MOST_BYTES:
+            raise MessageCorrupt(f"tensor {tensor.key} has {nbytes} bytes; compressed ones have {MOST_BYTES} at most")
         stored = np.dtype("uint16" if dtype is torch.bfloat16 else tensor.dtype)
         slots.append(
-            _Slot(key=tensor.key, dtype=dtype, stored=stored, shape=tensor.shape, nbytes=nbytes, offset=offset)
+            _Slot(
+                key=tensor.key,
+                dtype=dtype,
+                stored=stored,
+                shape=tensor.shape,
+                nbytes=nbytes,
+                encoding=tensor.encoding,
+            )
         )
-        end = offset + nbytes
     if len({slot.key for slot in slots}) != len(slots):
         raise MessageCorrupt("two tensors have the same key")
-    return _Layout(slots=tuple(slots), nbytes=end)
+    return tuple(slots)
 
 
-_layout_cached = lru_cache(maxsize=64)(_layout)
+_slots_cached = lru_cache(maxsize=64)(_slots)
+
+
+def _places(slots: tuple[_Slot, ...], payload: npt.NDArray[np.uint8]) -> list[tuple[int, int]]:
+    """Return the offset and size of each tensor's bytes in the payload."""
+    places: list[tuple[int, int]] = []
+    end = decompressed = 0
+    for slot in slots:
+        start, nbytes = _aligned(end), slot.nbytes
+        if slot.encoding != "raw":
+            decompressed += nbytes
+            if start + _SIZE.size > payload.nbytes:
+                raise MessageCorrupt(f"the payload of {payload.nbytes} bytes ends before tensor {slot.key}")
+            (nbytes,) = _SIZE.unpack_from(payload.data, start)
+            start += _SIZE.size
+        places.append((start, nbytes))
+        end = start + nbytes
+    if end != payload.nbytes:
+        raise MessageCorrupt(f"the shapes need {end} bytes, the payload has {payload.nbytes}")
+    if decompressed and decompressed + payload.nbytes > LARGEST_BATCH_BYTES:
+        raise MessageTooLarge(decompressed + payload.nbytes, LARGEST_BATCH_BYTES, "a decompressed batch")
+    return places
 
 
 def _first_problem(exc: ValidationError) -> str:

@@ -3,16 +3,15 @@
 Observations that are stacks of images are folded: see `rollfleet.wire.frame_stacks`.
 """
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
 from rollfleet.data.batch import Fragment, compact
 from rollfleet.data.tensor_tree import Structure
 from rollfleet.errors import MessageCorrupt
-from rollfleet.wire.codec import Buffer, Encoded, Key, decode, encode
+from rollfleet.wire.codec import Allocate, Buffer, Encoded, Key, decode, empty_buffer, encode
 from rollfleet.wire.frame_stacks import Folded, fold, unfold
+from rollfleet_api.job import Compression
 from rollfleet_api.messages import BatchMeta, MessageInvalid, pack, unpack
 from rollfleet_api.versions import count_of
 
@@ -22,7 +21,14 @@ _STRUCTURE = ("structure", "json")  # of TorchRL's environments only
 _FOLDED = tuple(f"folded {part}" for part in Folded._fields)
 
 
-def pack_fragment(fragment: Fragment, meta: BatchMeta, *, checksum: bool = True, folded: bool = True) -> Encoded:
+def pack_fragment(
+    fragment: Fragment,
+    meta: BatchMeta,
+    *,
+    checksum: bool = True,
+    folded: bool = True,
+    compression: Compression = Compression.NONE,
+) -> Encoded:
     """Encode a fragment. The message points at the fragment's tensors: they must not change until it is sent.
 
     Args:
@@ -30,6 +36,7 @@ def pack_fragment(fragment: Fragment, meta: BatchMeta, *, checksum: bool = True,
         meta: Session, round, version and frames.
         checksum: Add a checksum, so that the receiver notices changed bytes.
         folded: Look for stacks of images, and send each image once.
+        compression: How to compress the tensors that gain from it.
     """
     tensors: dict[Key, Tensor] = {}
     if fragment.structure is not None:
@@ -43,40 +50,20 @@ def pack_fragment(fragment: Fragment, meta: BatchMeta, *, checksum: bool = True,
             tensors |= {(part, *key): value for part, value in zip(_FOLDED, stacks, strict=True)}
     tensors |= {(_FINAL, *key): tensor for key, tensor in fragment.final.items()}
     tensors |= {_RETURNS: fragment.episode_returns, _LENGTHS: fragment.episode_lengths}
-    return encode(pack(meta), tensors, checksum=checksum)
+    return encode(pack(meta), tensors, checksum=checksum, compression=compression)
 
 
-def unpack_fragment(buffer: Buffer, *, checksum: bool = True) -> tuple[BatchMeta, Fragment]:
-    """Decode a fragment. Its tensors are views of `buffer`, except unfolded stacks, which have new memory.
-
-    Raises:
-        MessageCorrupt: `pack_fragment` did not make these bytes.
-    """
-    header, tensors = decode(buffer, checksum=checksum)
-    meta = meta_of(header)
-    return meta, fragment_of(meta, tensors)
-
-
-def meta_of(header: bytes) -> BatchMeta:
-    """Return the metadata of a message that `decode` has read.
+def unpack_fragment(
+    buffer: Buffer, *, checksum: bool = True, allocate: Allocate = empty_buffer
+) -> tuple[BatchMeta, Fragment]:
+    """Decode a fragment. Its tensors are views of `buffer`, or have memory of `allocate`: compressed and folded ones.
 
     Raises:
         MessageCorrupt: `pack_fragment` did not make these bytes.
     """
+    header, tensors = decode(buffer, checksum=checksum, allocate=allocate)
     try:
-        return unpack(BatchMeta, header)
-    except MessageInvalid as error:
-        raise MessageCorrupt(f"no batch: {error}") from error
-
-
-def fragment_of(meta: BatchMeta, tensors: Mapping[Key, Tensor]) -> Fragment:
-    """Return the fragment of the tensors of a message. They are views, except unfolded stacks, which have new memory.
-
-    Raises:
-        MessageCorrupt: `pack_fragment` did not make these tensors.
-    """
-    tensors = dict(tensors)
-    try:
+        meta = unpack(BatchMeta, header)
         returns, lengths = tensors.pop(_RETURNS), tensors.pop(_LENGTHS)
         form = tensors.pop(_STRUCTURE, None)
         structure = None if form is None else unpack(Structure, bytes(form.numpy()))
@@ -87,18 +74,19 @@ def fragment_of(meta: BatchMeta, tensors: Mapping[Key, Tensor]) -> Fragment:
         if part not in parts or not key:
             raise MessageCorrupt(f"no batch: it holds {(part, *key)}")
         parts[part][tuple(key)] = tensor
-    return Fragment(
-        steps={**parts[_STEPS], **_unfolded(parts)},
+    fragment = Fragment(
+        steps={**parts[_STEPS], **_unfolded(parts, allocate)},
         final=parts[_FINAL],
         episode_returns=returns,
         episode_lengths=lengths,
         version=count_of(meta.version),
         structure=structure,
     )
+    return meta, fragment
 
 
-def _unfolded(parts: dict[str, dict[Key, Tensor]]) -> dict[Key, Tensor]:
+def _unfolded(parts: dict[str, dict[Key, Tensor]], allocate: Allocate) -> dict[Key, Tensor]:
     images, *others = (parts[part] for part in _FOLDED)
     if any(other.keys() != images.keys() for other in others) or images.keys() & parts[_STEPS].keys():
         raise MessageCorrupt(f"no batch: parts of folded observations are missing, or a key occurs twice: {[*images]}")
-    return {key: unfold(Folded(images[key], *(other[key] for other in others))) for key in images}
+    return {key: unfold(Folded(images[key], *(other[key] for other in others)), allocate) for key in images}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rollfleet.errors import MessageCorrupt
+from rollfleet.wire.codec import Allocate, empty_buffer
 
 Array: TypeAlias = NDArray[Any]
 
@@ -62,8 +63,8 @@ def fold(observations: Tensor) -> Folded | None:
     return None
 
 
-def unfold(folded: Folded) -> Tensor:
-    """Restore observations, in new memory.
+def unfold(folded: Folded, allocate: Allocate = empty_buffer) -> Tensor:
+    """Restore observations, in memory of `allocate`.
 
     Raises:
         MessageCorrupt: The parts do not fit together. Each is checked before its use: a peer may be hostile.
@@ -80,7 +81,7 @@ def unfold(folded: Folded) -> Tensor:
         )
     seen, newest = _bits(images), _newest(begins.numpy(), count)
     shape = (*seen.shape[1:], count) if last else (count, *seen.shape[1:])
-    frames = np.empty((newest.size, *shape), seen.dtype)
+    frames = allocate(newest.size * count * seen[:1].nbytes).view(seen.dtype).reshape(newest.size, *shape)
     if last and (word := _WORDS.get(count * seen.itemsize)):
         _shift_in(frames.view(word)[..., 0], seen, newest, begins.numpy().ravel(), count)
     else:

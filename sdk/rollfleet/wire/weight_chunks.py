@@ -14,7 +14,6 @@ from rollfleet.errors import MessageCorrupt
 from rollfleet.wire.chunks import (
     CHUNK_BYTES,
     PREFIX_BYTES,
-    Allocate,
     Chunk,
     Reassembly,
     Received,
@@ -22,7 +21,7 @@ from rollfleet.wire.chunks import (
     cut_message,
     peek,
 )
-from rollfleet.wire.codec import empty_buffer
+from rollfleet.wire.codec import Allocate, empty_buffer
 from rollfleet_api.messages import Manifest, Parameter
 
 MAX_PENDING = 2

@@ -19,10 +19,12 @@ from rollfleet.nats.link import Link
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.wire.fragment_message import pack_fragment
+from rollfleet_api.job import Compression
 from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack
 from rollfleet_api.permissions import Role
 
-RANDOM: dict[str, Any] = ASYNC | {"policy": {"random": {}}}
+PLAIN = {"compression": "None"}  # equal numbers would make small batches
+RANDOM: dict[str, Any] = ASYNC | {"policy": {"random": {}}, "delivery": PLAIN}
 LARGE = 100_000  # numbers of an observation: batches of 3.2 MB, which the learner asks for
 
 
@@ -47,7 +49,7 @@ def lose(link: Link, kind: str, count: int) -> list[str]:
 
 
 def test_a_batch_sent_twice_is_received_once(server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM | {"delivery": {"maxBatchesAhead": 8}})
+    server.provision(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 8}})
     collector, link = connect(), server.link(Role.WORKER)
     for sequence in (0, 1, 1, 0):
         publish(link, float(sequence), of(0, sequence))
@@ -57,6 +59,15 @@ def test_a_batch_sent_twice_is_received_once(server: Server, connect: Connect) -
     publish(link, 10.0, of(1, 0))
     assert values(collector, 2) == [2.0, 10.0]
     assert collector.stats().missed == 0
+
+
+@pytest.mark.parametrize("compression", [*Compression])
+def test_batches_are_compressed_as_the_job_says(compression: Compression, server: Server, connect: Connect) -> None:
+    server.provision(**RANDOM | {"delivery": {"compression": compression.value}})
+    collector, transport = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
+    transport.send(fragment(3.0, size=10_000), META)
+    assert values(collector, 1) == [3.0]
+    assert (collector.stats().bytes < 20_000) == (compression is not Compression.NONE)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +87,7 @@ def test_the_next_offer_heals_a_loss(kind: str, size: int, server: Server, conne
 
 
 def test_a_worker_keeps_its_batches_until_a_learner_connects(server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM | {"delivery": {"maxBatchesAhead": 2}})
+    server.provision(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 2}})
     transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
     sending = [transport.send(fragment(float(number)), META) for number in range(3)]
     sending[1].admitted.result(10)
@@ -90,7 +101,7 @@ def test_a_worker_keeps_its_batches_until_a_learner_connects(server: Server, con
 
 
 def test_a_successor_gets_what_a_replaced_learner_had_not_taken(server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM | {"delivery": {"maxBatchesAhead": 4}})
+    server.provision(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 4}})
     replaced, transport = connect(acknowledge="manual"), NatsWorkerTransport(server.link(Role.WORKER), 0)
     for number in range(2):
         transport.send(fragment(float(number)), META)
@@ -106,7 +117,7 @@ def test_a_successor_gets_what_a_replaced_learner_had_not_taken(server: Server, 
 
 
 def test_corrupt_batches_are_dropped_and_counted_and_later_ones_arrive(server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM | {"delivery": {"maxBatchesAhead": 8}})
+    server.provision(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 8}})
     collector, link = connect(), server.link(Role.WORKER)
     good = next(split(pack_fragment(fragment(), META), of(0, 0), max_chunk_bytes=1 << 16))
     flipped = bytearray(good)
@@ -135,7 +146,7 @@ def test_half_a_batch_of_a_dead_worker_does_not_block_its_next_incarnation(serve
 
 @pytest.mark.parametrize("size", [4, LARGE])
 def test_batches_sent_at_once_arrive_in_their_order(size: int, server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM | {"delivery": {"maxBatchesAhead": 2}})
+    server.provision(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 2}})
     collector, transport = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
     for number in range(6):
         transport.send(fragment(float(number), size=size), META)
@@ -158,7 +169,7 @@ def test_batches_stay_whole_when_their_worker_may_be_further_ahead(server: Serve
     transport, first = NatsWorkerTransport(server.link(Role.WORKER), 0), fragment(1.0)
     transport.send(first, META)
     second = transport.send(fragment(2.0), META)
-    server.provision(**RANDOM | {"delivery": {"maxBatchesAhead": 3}})
+    server.provision(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 3}})
     transport.wait_until(second.admitted.done)
     first.steps["observation",].fill_(9.0)  # the worker writes into the same memory again
     collector = connect()

@@ -15,7 +15,7 @@ from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS
 from rollfleet.testing.rig import receive
 from rollfleet.transports.workload import Workload
-from rollfleet.wire.chunks import LARGEST_BATCH_BYTES
+from rollfleet.wire.codec import LARGEST_BATCH_BYTES
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet.worker.worker import Worker
 from rollfleet_api.messages import BatchMeta, Control, KeptBatch, LearnerPhase, Lease, Offer, WorkerStatus, pack

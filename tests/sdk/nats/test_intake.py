@@ -21,8 +21,8 @@ from rollfleet.nats import intake, outbox
 from rollfleet.nats.intake import ANSWER_S, MOST_UNASKED_BYTES, STALLED_S, WINDOW_BYTES, Intake
 from rollfleet.nats.outbox import UNASKED_BYTES, Outbox
 from rollfleet.transports.worker_side import PendingBatch
-from rollfleet.wire.chunks import CHUNK_BYTES, LARGEST_BATCH_BYTES, PREFIX_BYTES, Assembled, Identity
-from rollfleet.wire.codec import Encoded
+from rollfleet.wire.chunks import CHUNK_BYTES, PREFIX_BYTES, Assembled, Identity
+from rollfleet.wire.codec import LARGEST_BATCH_BYTES, Encoded
 from rollfleet.wire.fragment_message import unpack_fragment
 from rollfleet_api.messages import KeptBatch, Lease, Offer, Receipt, pack, unpack
 from rollfleet_api.subjects import Subjects

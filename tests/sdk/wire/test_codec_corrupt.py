@@ -8,32 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.sdk.allocations import allocates_at_most
 from tests.sdk.wire.dtypes import DTYPES
+from tests.sdk.wire.forged_messages import FIELDS, forged, sealed
 from tests.sdk.wire.joined_chunks import joined
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
-from rollfleet.wire.codec import ALIGNMENT, decode, encode
+from rollfleet.wire.codec import decode, encode
 
-FIELDS = struct.Struct("<4sIIIQ")
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-
-
-def sealed(frame: bytearray) -> bytearray:
-    """Correct the checksum: bytes of a hostile peer, not of an accident."""
-    checksum = xxhash.xxh3_64_intdigest(bytes(frame[:24] + frame[32:]))
-    return frame[:24] + struct.pack("<Q", checksum) + frame[32:]
-
-
-def forged(header: bytes, payload: bytes = b"", meta: bytes = b"") -> bytearray:
-    """Make a message with right lengths and checksum around any header."""
-    body = header + meta
-    padding = bytes(-(32 + len(body)) % ALIGNMENT)
-    fields = FIELDS.pack(b"RLFT", 1, len(header), len(meta), len(payload))
-    return sealed(bytearray(fields + bytes(8) + body + padding + payload))
 
 
 def tensor_header(**changes: object) -> bytes:
