@@ -46,8 +46,7 @@ class BatchIterator(IterableDataset[Any]):
     ) -> None:
         self._transport = transport
         self._close = weakref.finalize(self, transport.close)  # also if the iterator is dropped, or the program exits
-        resumed = transport.resumed
-        self._tally = Tally(frames=resumed.frames, batches=resumed.batches)
+        self._tally = Tally(frames=transport.resumed.frames, batches=transport.resumed.batches)
         scheme = options.weight_scheme or scheme_of(job.spec.weights)
         self._weights = Broadcaster(transport, policy, scheme=scheme, acts=acts)
         self._gatherer = Gatherer(transport, job, self._weights, self._tally, manual=options.acknowledge == MANUAL)
