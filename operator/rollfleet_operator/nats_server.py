@@ -14,6 +14,7 @@ from rollfleet_operator import names, pods
 from rollfleet_operator.manifest import Manifest, digest, overlay
 from rollfleet_operator.nats_access import NatsAccess, host_of
 from rollfleet_operator.observed import Observed
+from rollfleet_operator.scheduler import is_held
 from rollfleet_operator.settings import Settings
 
 CONTAINER: Final = "nats"
@@ -35,7 +36,8 @@ def serves(job: CollectorJob, observed: Observed) -> bool:
     if job.has_ended:
         return job.spec.learner is None
     runs = [run for run in observed.runs if not run.deleting]
-    return not job.spec.suspend and not (runs and all(run.suspended for run in runs))
+    held = all(run.suspended for run in runs) if runs else is_held(job.metadata.labels)
+    return not (job.spec.suspend or held)
 
 
 def secret(job: CollectorJob, settings: Settings, access: NatsAccess, public_host: str = "") -> Manifest:

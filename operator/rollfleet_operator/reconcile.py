@@ -229,7 +229,7 @@ class Reconciler:
 
         A server that has found its node is ready seconds later. Of a job that a scheduler holds, it comes after them.
         """
-        if memory.on_nats.published is not None:
+        if memory.on_nats.published is not None or not nats_server.serves(job, observed):
             return True
         if self._access.external or observed.serves:
             return False  # NATS does not answer
