@@ -95,6 +95,8 @@ Plan: TypeAlias = Generator[Request, Reply, None]
 def provisioning(job: CollectorJob, kept: Mapping[str, bytes]) -> Plan:
     """Plan the requests that create a job's stream or update it, and publish the job.
 
+    The stream of an earlier job of the same name (another `metadata.uid`) is made anew, empty.
+
     Args:
         job: The job.
         kept: Messages of the job's state by subject. They are stored again where NATS has lost its state. The job
@@ -107,6 +109,10 @@ def provisioning(job: CollectorJob, kept: Mapping[str, bytes]) -> Plan:
     created = yield from _update_or_create(state_stream(job))
     read_spec = Request(subject=f"{API}DIRECT.GET.{subjects.state_stream}.{subjects.spec}")
     stored = b"" if created else (yield read_spec).data
+    if stored and json.loads(stored).get("metadata", {}).get("uid") != job.metadata.uid:  # an earlier job of this name
+        yield from deprovisioning(subjects)
+        yield from _update_or_create(state_stream(job))
+        stored = b""
     if not stored:  # the state is new, or was not restored to its end
         for subject, data in kept.items():
             yield from _store_if_missing(subject, data)

@@ -71,6 +71,13 @@ def test_a_newer_stored_message_stays() -> None:
     assert carry_out(provisioning(job(), KEPT), {READ_SPEC: b""} | newer)[-1].subject == SPEC
 
 
+def test_the_stream_of_an_earlier_job_of_the_name_is_made_anew() -> None:
+    earlier = job().dump() | {"metadata": {"name": "test", "uid": "1"}}
+    sent = carry_out(provisioning(job(), KEPT), {READ_SPEC: json.dumps(earlier).encode()})
+    asked = [f"STREAM.{verb}.{STATE}" for verb in ("DELETE", "UPDATE")]
+    assert [subject(each) for each in sent][2:] == [*asked, *KEPT, SPEC]
+
+
 def test_a_stream_that_finds_no_memory_is_an_error_with_advice() -> None:
     code = JetStreamCode.INSUFFICIENT_RESOURCES
     advice = rf"STREAM.UPDATE.{STATE}: no; .*`spec.nats.resources.limits`.*\(error {code}\)"

@@ -47,15 +47,14 @@ class NatsOnServers:
 
     async def remove(self, key: JobKey) -> None:
         """Forget a job, and remove it from the organisation's NATS; see `NatsPort`."""
-        if (listener := self._open.pop(key, None)) is None:
+        if (listener := self._open.get(key)) is None:
             return
-        try:
-            if self._access.external:
-                async with _time_limit("/".join(key)):
-                    await streams.deprovision(listener.nats, Subjects(namespace=key.namespace, job=key.name))
-        finally:
-            await listener.nats.close()
-            listener.forget()
+        if self._access.external:
+            async with _time_limit("/".join(key)):
+                await streams.deprovision(listener.nats, Subjects(namespace=key.namespace, job=key.name))
+        del self._open[key]
+        await listener.nats.close()
+        listener.forget()
 
     async def close(self) -> None:
         """Disconnect."""

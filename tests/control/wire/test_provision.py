@@ -7,7 +7,7 @@ import pytest
 from tests.control.wire.job_nats import OrganisationNats, Site
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerStatus
+from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerStatus, pack
 from rollfleet_api.nats_server import OWNER
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
@@ -67,6 +67,33 @@ async def test_an_organisations_nats_has_its_jobs_until_they_are_deleted(nats_se
         await nats.remove(JobKey("team-b", "second"))
     assert await streams() == [subjects_of(jobs[0]).state_stream]
     await nats.close()
+
+
+async def test_what_could_not_be_removed_is_removed_at_the_next_attempt(nats_server: OrganisationNats) -> None:
+    nats = NatsOnServers(nats_server.access)
+    await nats.publish(Site.job())
+    nats_server.kill()
+    for _ in range(2):
+        with pytest.raises(NatsUnavailable):
+            await nats.remove(JobKey("default", "a"))
+    nats_server.start_again()
+    await nats.remove(JobKey("default", "a"))
+    await nats.close()
+
+
+async def test_a_later_job_of_the_same_name_starts_empty_on_an_organisations_nats(
+    nats_server: OrganisationNats,
+) -> None:
+    first, second = NatsOnServers(nats_server.access), NatsOnServers(nats_server.access)
+    await first.publish(Site.job(uid="uid-1"))
+    client = await first._open[JobKey("default", "a")].nats.client()
+    await client.jetstream().publish(subjects_of(Site.job()).control, pack(CONTROL))
+    await second.publish(Site.job(uid="uid-1"))
+    assert (await second.heartbeats(Site.job(uid="uid-1"))).control == CONTROL, "the same job keeps its state"
+    await second.publish(Site.job(uid="uid-2"))
+    assert (await second.heartbeats(Site.job(uid="uid-2"))).control is None
+    for nats in (first, second):
+        await nats.close()
 
 
 async def test_another_job_of_the_same_name_starts_with_nothing_of_the_first(site: Site) -> None:
