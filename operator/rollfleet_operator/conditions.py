@@ -42,7 +42,7 @@ def _progressing(snapshot: Snapshot) -> Condition:
         return progressing(_STOPPED[snapshot.verdict.stage], "no workers should run", holds=False)
     if _is_queued(snapshot):
         return progressing("Queued", _QUEUED, holds=False)
-    if snapshot.observed.server and not snapshot.observed.serves:
+    if snapshot.observed.server and not snapshot.observed.server_ready:
         return progressing("NatsStarting", "the job's NATS server is starting")
     run = current_run(snapshot.job, snapshot.observed, Role.WORKER)
     if any(other.name.role is Role.WORKER and other != run for other in snapshot.observed.runs):

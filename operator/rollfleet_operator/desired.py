@@ -9,7 +9,7 @@ from rollfleet_operator.settings import Settings
 
 
 def access_objects(
-    job: CollectorJob, settings: Settings, nats: NatsAccess, *, serves: bool, public_host: str = ""
+    job: CollectorJob, settings: Settings, nats: NatsAccess, *, server: bool, public_host: str = ""
 ) -> list[Manifest]:
     """Return the desired objects that give pods their rights, and the job's NATS server.
 
@@ -17,7 +17,7 @@ def access_objects(
         job: The job.
         settings: The operator's settings.
         nats: The access to the job's NATS.
-        serves: Whether the job needs its server now.
+        server: Whether the job needs its server now.
         public_host: The address of its Service for machines outside of the cluster; empty: it has none.
 
     Raises:
@@ -35,7 +35,7 @@ def access_objects(
         found += [mounted, nats_server.service(job)]
         if settings.network_policies:
             found.append(nats_server.network_policy(job, settings))
-        if serves:
+        if server:
             found.append(nats_server.deployment(job, settings, mounted))
     return [_owned(job, manifest) for manifest in found]
 

@@ -5,7 +5,7 @@ import json
 from typing import Final
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.kubernetes_names import JOB_LABEL, nats_server
+from rollfleet_api.kubernetes_names import CONTAINER, JOB_LABEL, nats_server
 from rollfleet_api.nats_server import PORT, nats_configuration
 from rollfleet_api.permissions import Role
 from rollfleet_api.placement import NatsService
@@ -17,7 +17,7 @@ from rollfleet_operator.observed import Observed
 from rollfleet_operator.scheduler import is_held
 from rollfleet_operator.settings import Settings
 
-CONTAINER: Final = "nats"
+_NAME: Final = "nats"
 _FOLDER: Final = "/etc/nats"
 _CONFIG, _CERTIFICATE, _KEY = "nats.json", "tls.crt", "tls.key"
 _HTTP: Final = 8222
@@ -25,7 +25,7 @@ _LOST_S: Final = 10
 """Seconds until Kubernetes replaces the server of a node that does not answer. A worker's pod waits for minutes."""
 
 
-def serves(job: CollectorJob, observed: Observed) -> bool:
+def is_needed(job: CollectorJob, observed: Observed) -> bool:
     """Return whether the job needs its server now.
 
     Pods that leave still deliver and save. Pods that a scheduler holds need no server. A learner that is no pod of the
@@ -97,7 +97,7 @@ def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Mani
     template: Manifest = {
         "metadata": {
             "labels": labels,
-            "annotations": {pods.DEFAULT_CONTAINER: CONTAINER, names.CONFIG: digest(mounted["data"])},
+            "annotations": {CONTAINER: _NAME, names.CONFIG: digest(mounted["data"])},
         },
         "spec": {
             "serviceAccountName": names.account(name),
@@ -116,7 +116,7 @@ def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Mani
             ],
             "containers": [
                 {
-                    "name": CONTAINER,
+                    "name": _NAME,
                     "image": settings.nats_image,
                     "imagePullPolicy": settings.nats_pull_policy,
                     "args": ["--config", f"{_FOLDER}/{_CONFIG}"],

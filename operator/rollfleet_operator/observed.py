@@ -99,7 +99,7 @@ class Observed:
         return next((child for which, child in self.children.items() if which.kind == "Deployment"), None)
 
     @property
-    def serves(self) -> bool:
+    def server_ready(self) -> bool:
         """Whether the job's NATS server is ready."""
         return bool(self.server and (self.server.get("status") or {}).get("readyReplicas"))
 

@@ -44,7 +44,6 @@ POD_SECURITY: Final[Manifest] = {
     "fsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-DEFAULT_CONTAINER: Final = CONTAINER
 _ANY_USER: Final = {field: value for field, value in POD_SECURITY.items() if value != USER}
 CONTAINER_SECURITY: Final[Manifest] = {
     "allowPrivilegeEscalation": False,

@@ -121,7 +121,7 @@ class Reconciler:
         problem: OperatorError | None = None
         await self._reader.read_learner(job, memory)
         observed = self._reader.observe(job, memory)
-        serves = nats_server.serves(job, observed) and (observed.serves or self._access.external is not None)
+        serves = nats_server.is_needed(job, observed) and (observed.server_ready or self._access.external is not None)
         away = await jobs_on_nats.refresh(self._nats, job, memory.on_nats, now_s, serves=serves)
         heartbeats = memory.on_nats.heartbeats
         found = verdict(job, observed, heartbeats, now_s)
@@ -202,8 +202,8 @@ class Reconciler:
         waits = any(not (pod.running or pod.finished) for pod in observed.pods)
         if waits and now_s - memory.secrets_s >= self._settings.resync_s:  # a deleted Secret would be missed
             memory.secrets.clear()
-        serves = nats_server.serves(job, observed) and not memory.namespace_ends
-        objects, refused = self._objects(job, observed, serves=serves)
+        needed = nats_server.is_needed(job, observed) and not memory.namespace_ends
+        objects, refused = self._objects(job, observed, server=needed)
         rights = plan_access(objects, self._reader.observe(job, memory))
         for written in await self._applier.execute(job, [*rights, *actions] if starting else [*actions, *rights]):
             if written["kind"] == "Secret":
@@ -214,24 +214,24 @@ class Reconciler:
         return blocked
 
     def _objects(
-        self, job: CollectorJob, observed: Observed, *, serves: bool
+        self, job: CollectorJob, observed: Observed, *, server: bool
     ) -> tuple[list[Manifest], TemplateInvalid | None]:
         """Return the objects of a job besides its runs, and why its server cannot be built: one that runs stays."""
         build = partial(access_objects, job, self._settings, self._access, public_host=observed.public_host)
         try:
-            return build(serves=serves), None
+            return build(server=server), None
         except TemplateInvalid as error:
             running = [observed.server] if observed.server else []
-            return build(serves=False) + running, error
+            return build(server=False) + running, error
 
     def _may_start(self, job: CollectorJob, memory: JobMemory, observed: Observed) -> bool:
         """Return whether pods of a live job may be created: NATS has the job, or will have it when they have started.
 
         A server that has found its node is ready seconds later. Of a job that a scheduler holds, it comes after them.
         """
-        if memory.on_nats.published is not None or not nats_server.serves(job, observed):
+        if memory.on_nats.published is not None or not nats_server.is_needed(job, observed):
             return True
-        if self._access.external or observed.serves:
+        if self._access.external or observed.server_ready:
             return False  # NATS does not answer
         return is_held(job.metadata.labels) or any(pod.role is Role.NATS and pod.node for pod in observed.pods)
 

@@ -66,7 +66,7 @@ class Settings:
         nats_tls: Whether the servers encrypt.
         nats_from: Their clients besides the job's pods, as entries of a NetworkPolicy's `from`.
         nats_url: URL of the organisation's NATS, for all jobs; empty: each job has a server of its own.
-        nats_external: The folder with the user of that NATS: `user.creds`, and `ca.crt` unless it is public.
+        nats_external: The folder with the user of that NATS; see `NatsAccess.on`.
         nats_to: Where that NATS is, as entries of a NetworkPolicy's `to`; empty: at any address.
         dns_to: Where name servers are, as `nats_to`.
         workers: Number of concurrent reconciliations, each of another job.

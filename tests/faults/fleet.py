@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.api.job_data import job_data
-from tests.nats_servers import SUBJECTS, TENANT, TENANTS_JOB, NatsServers
+from tests.shared_nats import SUBJECTS, TENANT, TENANTS_JOB, SharedNats
 
 from rollfleet.nats.state import read_bytes
 from rollfleet.nats.streams import own, provision
@@ -158,13 +158,13 @@ class Fleet:
     def __init__(self, folder: Path, *, max_payload: int = 1 << 20, **spec: Any) -> None:
         self._folder = folder
         self.job = parse_job(job_data({"name": SUBJECTS.job}, **spec))
-        self._nats = NatsServers(folder, max_payload=max_payload)
+        self._nats = SharedNats(folder, max_payload=max_payload)
         self._nats.provision(self.job)
         self._link = self._nats.link()
         tenant = parse_job(job_data({"name": TENANTS_JOB.job}, **spec))
         self._link.call(provision(self._link, tenant), timeout_s=10)
         self._link.call(own(self._link, self.job), timeout_s=10)
-        self.proxies = {role: Proxy(self._nats.host_ports) for role in Role}
+        self.proxies = {role: Proxy([self._nats.host_port]) for role in (Role.WORKER, Role.LEARNER)}
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["recorded", "traced_env", "rollfleet.policies.factory", "tensordict"])
         self.workers: dict[int, ForkServerProcess] = {}
@@ -204,7 +204,7 @@ class Fleet:
 
     def start_nats(self) -> None:
         """Start NATS again: all that it had is gone."""
-        self._nats.start_again(empty=True)
+        self._nats.start_again()
 
     def close(self) -> None:
         for process in self._all:
@@ -261,7 +261,7 @@ class Fleet:
             time.sleep(0.02)
 
     def _start(self, program: str, role: Role, *arguments: object) -> ForkServerProcess:
-        url = self._nats.url(role, [self.proxies[role].host_port])
+        url = self._nats.url(role, self.proxies[role].host_port)
         name = "-".join(map(str, (program, *arguments)))
         return self._process(name, program, url, SUBJECTS.key, *arguments)
 

@@ -39,7 +39,7 @@ def object_rows(snapshot: Snapshot) -> list[ObjectRow]:
     """Return the objects that a job became, except its pods."""
     states = {Ref("Job", str(run.name)): _state_of_run(run) for run in snapshot.observed.runs}
     if server := snapshot.observed.server:
-        states[ref(server)] = "Ready" if snapshot.observed.serves else "Starting"
+        states[ref(server)] = "Ready" if snapshot.observed.server_ready else "Starting"
     streams = () if snapshot.verdict.ended else (subjects_of(snapshot.job).state_stream,)
     return [
         *(

@@ -119,6 +119,9 @@ class JobAddress:
         """Return the names of the server's pods, the newest first."""
         labels = f"{JOB_LABEL}={self._job},{ROLE_LABEL}={Role.NATS}"
         found = self._api.list("Pod", self._namespace, labels=labels).items
+        if not found:
+            why = "the job is suspended, or over, or its server does not start"
+            raise ClusterError(f"NATS of {self._namespace}/{self._job} has no pod: {why}", 0, "NoPod")
         newest = sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), reverse=True)
         return [pod["metadata"]["name"] for pod in newest]
 

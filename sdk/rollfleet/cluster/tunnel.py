@@ -17,7 +17,6 @@ log = logging.getLogger(__name__)
 
 _CHUNK_BYTES: Final = 1 << 18
 _LOOK_S: Final = 0.5
-_NO_POD: Final = "the job is suspended, or over, or its server does not start"
 _DATA: Final = b"\0"
 """The channel of a port's data. Channel 1 has its error. Each message begins with its channel."""
 
@@ -30,7 +29,8 @@ class Tunnel:
     Args:
         api: A client of the cluster, with the rights of the user.
         namespace: The namespace of the pods.
-        pods: Returns the names of the pods. Any will do: the first one that answers is taken.
+        pods: Returns the names of the pods, one at least, or raises ClusterError. Any will do: the first one that
+            answers is taken.
         port: Their port.
         timeout_s: How long to wait for one that answers.
 
@@ -104,8 +104,6 @@ class Tunnel:
                 return _websocket(configuration, get_websocket_url(url, [("ports", str(self._port))]))
             except (WebSocketException, OSError) as error:
                 refusals.append(tunnel_refused(error, self._namespace, pod))
-        if not refusals:
-            raise ClusterError(f"NATS has no pod in namespace {self._namespace}: {_NO_POD}", 0, "NoPod")
         raise refusals[0]  # that pod exists, if any does
 
 

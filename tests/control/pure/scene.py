@@ -45,7 +45,7 @@ def a_job(
 def wanted(job: CollectorJob, **settings: Any) -> dict[Ref, Manifest]:
     """Return the desired children of a live job."""
     chosen = replace(Settings(worker_image="worker:1"), **settings)
-    objects = access_objects(job, chosen, OWN, serves=True, public_host="nats.example")
+    objects = access_objects(job, chosen, OWN, server=True, public_host="nats.example")
     return {ref(manifest): manifest for manifest in [*objects, *runs(job, chosen)]}
 
 

@@ -152,6 +152,13 @@ def test_a_nats_that_is_neither_here_nor_in_the_cluster_needs_an_address(write_s
         rollfleet.connect("default/test", timeout_s=5)
 
 
+@pytest.mark.usefixtures("outside")
+def test_a_server_without_a_pod_is_reported(write_secret: WriteSecret) -> None:
+    write_secret(url="nats://test-nats.default.svc:4222")
+    with pytest.raises(ClusterError, match="NATS of default/test has no pod: the job is suspended, or over"):
+        rollfleet.connect("default/test", timeout_s=0)
+
+
 def test_without_a_kubeconfig_the_missing_address_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.delenv(URL, raising=False)
