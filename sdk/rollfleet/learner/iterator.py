@@ -177,7 +177,7 @@ class BatchIterator(IterableDataset[Any]):
         return self._weights.version
 
     def versions(self) -> dict[int, int]:
-        """Return the version that each present worker has applied, by worker; 0: none yet."""
+        """Return the version that each present worker has applied, as its last heartbeat says, by worker; 0: none."""
         self._calls.check()
         statuses, members = self._transport.workers(), self._transport.members()
         return {worker: status.version for worker, status in sorted(statuses.items()) if worker in members}
