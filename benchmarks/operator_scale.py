@@ -3,7 +3,8 @@
 `KUBEBUILDER_ASSETS=FOLDER python -P benchmarks/operator_scale.py [--jobs 200] [--pods 10000] [--largest 2000]`
 
 FOLDER has etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok, whose fake kubelets say that each pod
-runs. nats-server is real, and so are the heartbeats: one a second of each worker, from a program of this benchmark.
+runs. Each job's nats-server is real, and so are the heartbeats: one a second of each worker, from a program of this
+benchmark. It needs root, for names of its own in /etc/hosts.
 """
 
 import argparse
@@ -22,6 +23,7 @@ sys.path.append(str(ROOT))
 
 from benchmarks.fake_nodes.cluster import NAMESPACE, PROGRAMS, Cluster, Operator, wait_for  # noqa: E402
 from benchmarks.fake_nodes.heartbeats import send_heartbeats  # noqa: E402
+from benchmarks.fake_nodes.job_servers import with_own_hosts  # noqa: E402
 from tests.control.kubernetes import find  # noqa: E402
 
 from rollfleet_api.job import API_VERSION, KIND  # noqa: E402
@@ -61,9 +63,10 @@ def main() -> None:
     if missing:
         print(f"skipped: {', '.join(missing)} not found; KUBEBUILDER_ASSETS names their folder")
         return
+    with_own_hosts()
     size = Size.of(given.jobs, given.pods, given.largest)
     with tempfile.TemporaryDirectory(prefix="operator-scale-") as name:
-        cluster = Cluster(Path(name))
+        cluster = Cluster(Path(name), size.workers)
         try:
             measure(cluster, size, given.seconds, given.within)
         finally:
@@ -80,9 +83,10 @@ def measure(cluster: Cluster, size: Size, seconds: float, within_s: float) -> No
         operator.measured()
         began = time.monotonic()
         create_jobs(cluster, size)
+        wait_for(lambda: len(cluster.nats.start()) == len(size.workers), within_s, every_s=0.5)
         wait_for(lambda: len(cluster.server.call(cluster.server.api.list("Job"), 60)) >= len(size.workers), within_s)
         beats = multiprocessing.get_context("spawn").Process(
-            target=send_heartbeats, args=(cluster.nats.access.external, size.workers), daemon=True
+            target=send_heartbeats, args=(cluster.nats.start(), size.workers), daemon=True
         )
         beats.start()
         wait_for(lambda: ready(cluster) >= size.pods, within_s, every_s=2.0)

@@ -8,14 +8,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
+from benchmarks.fake_nodes.job_servers import JobServers
 from tests.control import kubernetes
 from tests.control.kubernetes import ApiServer, find
-from tests.control.wire.job_nats import OrganisationNats
 from tests.ports import free_ports
 
 from rollfleet_api.times import parse_time
@@ -28,14 +28,14 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler
 
 
 class Cluster:
-    """An API server, its controllers, nodes that are not there, and NATS."""
+    """An API server, its controllers, nodes that are not there, and the NATS servers of jobs with these names."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, jobs: Iterable[str]) -> None:
         self.folder = folder
         (folder / "api").mkdir()
         self.server = ApiServer(folder / "api")
         kubernetes.serve_definition(self.server)
-        self.nats = OrganisationNats(folder / "nats")  # pods that are not there have no servers
+        self.nats = JobServers(folder, self.server, NAMESPACE, jobs)
         self.admin = self.server.kubeconfig()
         self.users = folder / "operator.kubeconfig"
         self.users.write_text(self.admin.read_text().replace(kubernetes.TOKEN, kubernetes.OTHER_TOKEN))
@@ -77,7 +77,7 @@ class Cluster:
             [
                 "kube-controller-manager",
                 f"--kubeconfig={self.admin}",
-                "--controllers=job-controller,garbage-collector-controller",
+                "--controllers=job-controller,deployment-controller,replicaset-controller,garbage-collector-controller",
                 "--leader-elect=false",
                 "--secure-port=0",
                 "--kube-api-qps=5000",
@@ -142,8 +142,6 @@ class Operator:
         self._file.unlink(missing_ok=True)
         said = {
             "KUBECONFIG": str(cluster.users),
-            "ROLLFLEET_NATS_URL": cluster.nats.url,
-            "ROLLFLEET_NATS_EXTERNAL": str(cluster.nats.given),
             "ROLLFLEET_KEY_SECRET": f"{NAMESPACE}/{kubernetes.KEY}",
             "ROLLFLEET_PORT": "0",
         }

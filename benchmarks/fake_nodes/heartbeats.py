@@ -12,15 +12,13 @@ from rollfleet_operator.nats.connection import Connection
 from rollfleet_operator.nats_access import Login
 
 
-def send_heartbeats(login: Login, workers: dict[str, int]) -> None:
+def send_heartbeats(logins: dict[str, Login], workers: dict[str, int]) -> None:
     """Be the workers and learners of all jobs, until the process is ended."""
-    asyncio.run(_send_heartbeats(login, workers))
+    asyncio.run(_send_heartbeats(logins, workers))
 
 
-async def _send_heartbeats(login: Login, workers: dict[str, int]) -> None:
-    connections = {}
-    for name in workers:
-        connections[name] = await Connection(login, "heartbeats").client()
+async def _send_heartbeats(logins: dict[str, Login], workers: dict[str, int]) -> None:
+    connections = {name: await Connection(login, "heartbeats").client() for name, login in logins.items()}
     for name, client in connections.items():
         subjects = Subjects(namespace=NAMESPACE, job=name)
         for index in range(workers[name]):

@@ -88,7 +88,7 @@ class ApiServer:
                 "--service-account-issuer=https://127.0.0.1",
                 f"--service-account-key-file={key}",
                 f"--service-account-signing-key-file={key}",
-                "--service-cluster-ip-range=10.0.0.0/24",
+                "--service-cluster-ip-range=10.0.0.0/16",
                 "--profiling=false",
                 f"--audit-policy-file={folder / 'audit.yaml'}",
                 f"--audit-log-path={folder / AUDIT_LOG}",
