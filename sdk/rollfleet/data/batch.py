@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rollfleet.data.tensor_memory import copy_all, indexable
-from rollfleet.data.tensor_tree import UNEVEN, Structure, nested, rebuild
+from rollfleet.data.tensor_tree import UNEVEN, Structure, grouped, rebuild
 from rollfleet.errors import JobInvalid, MessageCorrupt
 from rollfleet_api.collection import CatResults
 
@@ -99,8 +99,6 @@ def to_batch(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
         MessageCorrupt: Shapes, dtypes or counts disagree. All are checked before use: a hostile peer may have sent
             them.
     """
-    from tensordict import TensorDict
-
     _check_size(fragment)
     steps, mask = fragment.steps, fragment.steps.get(MASK)
     if fragment.structure is None:
@@ -124,7 +122,7 @@ def to_batch(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
         flat[("next", *STEP_COUNT)] = steps[STEP_COUNT] + (1 if mask is None else mask.unsqueeze(-1).long())
     if IS_INIT in flat:
         flat[("next", *IS_INIT)] = torch.zeros_like(done)
-    return TensorDict(nested(flat), batch_size=flat[TRAJECTORY].shape, names=[None, "time"])
+    return grouped(flat, done.shape[:2], [None, "time"])
 
 
 def compact(fragment: Fragment) -> Fragment:

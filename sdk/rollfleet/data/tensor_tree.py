@@ -166,6 +166,21 @@ def nested(flat: Mapping[Key, object]) -> dict[str, Any]:
     return root
 
 
+def grouped(flat: Mapping[Key, Tensor], sizes: torch.Size, names: Sequence[str | None]) -> "TensorDict":
+    """Return a TensorDict of tensors `[*sizes, ...]`. It checks none of them: checking would take longer than a batch.
+
+    Raises:
+        MessageCorrupt: See `nested`.
+    """
+    from tensordict import TensorDict
+
+    def made(node: dict[str, Any]) -> TensorDict:
+        values = {name: made(value) if isinstance(value, dict) else value for name, value in node.items()}
+        return TensorDict._new_unsafe(values, batch_size=sizes, names=[*names])
+
+    return made(nested(flat))
+
+
 def _node(root: dict[str, Any], path: Key) -> dict[str, Any]:
     for name in path:
         root = root.setdefault(name, {})

@@ -13,10 +13,10 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar, cast
 
 import nats
@@ -77,6 +77,7 @@ class Link:
         self.closed = False
         self._ending = threading.RLock()  # a signal's handler may close it
         self.job_deleted = False
+        self._begun = set[asyncio.Task[object]]()  # tasks that nothing else refers to
         self._probe: list[Exception] | None = None  # refusals that `may_subscribe` expects
         self._last_error: Exception | None = None
         self._warned_s = -math.inf  # time of the last warning that NATS stores nothing
@@ -125,20 +126,32 @@ class Link:
         Raises:
             ConnectionFailed: The connection was closed.
         """
-        with self._ending:
-            if not self.closed:
-                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        coroutine.close()
-        raise ConnectionFailed(f"the connection of {self.address.job} was closed")
+        with self._unclosed(coroutine):
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def begin(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run a coroutine on the connection's thread without waiting for it. An error is logged."""
+        """Run a coroutine on the connection's thread without waiting for it. An error is logged. Else as `spawn`."""
+        with self._unclosed(coroutine):
+            self._loop.call_soon_threadsafe(self._begin, coroutine)
 
-        def log_error(future: "Future[object]") -> None:
-            if not future.cancelled() and (error := future.exception()):
-                log.error("%s: background task failed: %r", self.address.job, error, exc_info=error)
+    def _begin(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._begun.add(task)
+        task.add_done_callback(self._on_ended)
 
-        self.spawn(coroutine).add_done_callback(log_error)
+    def _on_ended(self, task: "asyncio.Task[object]") -> None:
+        self._begun.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("%s: background task failed: %r", self.address.job, error, exc_info=error)
+
+    @contextmanager
+    def _unclosed(self, coroutine: Coroutine[Any, Any, object]) -> Iterator[None]:
+        with self._ending:
+            if not self.closed:
+                yield
+                return
+        coroutine.close()
+        raise ConnectionFailed(f"the connection of {self.address.job} was closed")
 
     def soon(self, function: Callable[[], object]) -> None:
         """Run a function on the connection's thread without waiting for it."""

@@ -27,6 +27,10 @@ class _Deferral:
             self._own(*pressed)
 
 
+_deferrals: list[_Deferral] = []
+"""Of the blocks that the main thread is in. Only it reads or changes them."""
+
+
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Raise Ctrl-C at the end of the block, or in an `interruptible` part; a second one at once.
@@ -44,29 +48,32 @@ def uninterrupted() -> Iterator[None]:
         ...     print(done)
         ['all of it']
     """
+    if (_deferrals and not _deferrals[-1].open) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
     own = signal.getsignal(signal.SIGINT)
-    nested = isinstance(own, _Deferral) and not own.open
-    if nested or not callable(own) or threading.current_thread() is not threading.main_thread():
+    if not callable(own):
         yield
         return
     deferral = _Deferral(own)
     signal.signal(signal.SIGINT, deferral)
+    _deferrals.append(deferral)  # from here on no Ctrl-C comes between
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is deferral:  # else the work has set another handler
-            signal.signal(signal.SIGINT, own)
+        _deferrals.pop()
+        if (another := signal.signal(signal.SIGINT, own)) is not deferral:  # which the work has set
+            signal.signal(signal.SIGINT, another)
         deferral.release()
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
     """A part of an `uninterrupted` block in which Ctrl-C is raised at once, also one that came before."""
-    deferral = signal.getsignal(signal.SIGINT)
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not (in_main_thread and isinstance(deferral, _Deferral)) or deferral.open:
+    if not _deferrals or _deferrals[-1].open or threading.current_thread() is not threading.main_thread():
         yield
         return
+    deferral = _deferrals[-1]
     deferral.open = True
     try:
         deferral.release()
