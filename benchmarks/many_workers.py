@@ -75,9 +75,8 @@ def simulate(url: str, workers: range, recorded: Any, sent: Any, options: argpar
         sent.put(np.sum([*pool.map(run, workers)], axis=0))
 
 
-def learn(url: str, rank: Rank, pids: Any, shared: Any, options: argparse.Namespace, job: Any) -> None:
-    """Iterate until all workers have sent some batches, and then for some seconds; put what was counted meanwhile."""
-    leaving, results = shared
+def learn(url: str, rank: Rank, pids: Any, leaving: Any, results: Any, options: argparse.Namespace, job: Any) -> None:
+    """Iterate until no batch is as old as the start, then for some seconds; put what was counted."""
     link = Link(Address(url=url, job=job.key), role=Role.LEARNER)
     policy = nn.Linear(options.parameters, 1, bias=False) if rank.leads else None
 
@@ -93,14 +92,13 @@ def learn(url: str, rank: Rank, pids: Any, shared: Any, options: argparse.Namesp
                 delays += (time.monotonic() - batch["handed_s"][::ENVS, 0]).tolist()
                 if time.monotonic() - before[0] >= options.seconds:
                     break
-            # The last two batches of each worker may be as old as the start.
             elif sum(each.batches > 3 for each in collector.stats().workers.values()) == options.workers:
                 before = counts()
         counted, stats = counts() - before, collector.stats()
-        lost = stats.missed + stats.repeated + stats.stale + stats.corrupt
         memory = [psutil.Process(pid).memory_info().rss / (1 << 20) for pid in (os.getpid(), *pids[0])]
-        yielded = collector.frames // batch[:ENVS].numel()  # batches of a worker
-        results.put((counted, delays, (yielded, lost, link.client.stats["reconnects"]), memory))
+        lost = stats.missed + stats.repeated + stats.stale + stats.corrupt
+        ends = collector.frames // batch[:ENVS].numel(), lost, link.client.stats["reconnects"]
+        results.put((counted, delays, ends, memory))
         leaving.wait()  # the end of the first rank completes the job
 
 
@@ -125,7 +123,7 @@ def measured(options: argparse.Namespace, mode: str, recorded: Any) -> str:
         weights={"interval": options.weights_every * workers // at_once},
         delivery={"compression": options.compression},
     )
-    shared, sent = (context.Barrier(options.ranks), context.Queue()), context.Queue()
+    leaving, results, sent = context.Barrier(options.ranks), context.Queue(), context.Queue()
 
     def start(function: Any, *arguments: Any) -> Any:
         process = context.Process(target=function, args=(*arguments, options, job), daemon=True)
@@ -139,20 +137,19 @@ def measured(options: argparse.Namespace, mode: str, recorded: Any) -> str:
         simulators = [start(simulate, server.url(Role.WORKER), group, recorded, sent) for group in groups]
         pids = [server.child.pid], [process.pid for process in simulators]
         ranks = [Rank(rank, options.ranks) for rank in range(options.ranks)]
-        learners = [start(learn, server.url(Role.LEARNER), rank, pids, shared) for rank in ranks]
-        each = [shared[1].get(timeout=300.0 + 2 * options.seconds) for _ in learners]
+        learners = [start(learn, server.url(Role.LEARNER), rank, pids, leaving, results) for rank in ranks]
+        each = [results.get(timeout=300.0 + 2 * options.seconds) for _ in learners]
         batches, reconnections = sum(sent.get(timeout=60.0) for _ in groups)
         for process in (*learners, *simulators):
             process.join()
     counted, delays, ends, memory = zip(*each, strict=True)
     s, frames, cpu_s, nats_s, workers_s, *nbytes = np.transpose(counted)
     per_s = sum(frames / s)
-    # Each rank has counted the time of the server and of all workers.
     cpus = [sum(cpu_s) / sum(frames), *(np.mean(each_s / s) / per_s for each_s in (nats_s, workers_s))]
     figures = [*(1e6 * each for each in cpus), max(cpu_s / s), *(max(each / s) / 1e6 for each in nbytes[1:])]
     figures += [1e3 * each for each in np.percentile(np.concatenate(delays), [50, 99])]
-    counts = [per_s, sum(nbytes[0]) / sum(frames), *np.max(memory, axis=0), batches, *np.sum(ends, axis=0)]
-    counts[-1] += reconnections
+    counts = [per_s, sum(nbytes[0]) / sum(frames), *np.max(memory, axis=0), batches]
+    counts += [*np.sum([*ends, (0, 0, reconnections)], axis=0)]
     return " | ".join([str(workers), mode, *(f"{each:,.2f}" for each in figures), *(f"{each:,.0f}" for each in counts)])
 
 
@@ -174,9 +171,8 @@ def main() -> None:
     if options.quick:
         options.workers, options.seconds = 4, 2.0
     os.environ |= nats_job.KEEPING
-    recorded = (
-        pong().numpy() if options.observations == "pong" else np.random.default_rng(0).random((ENVS, 8, 4), np.float32)
-    )
+    numbers = np.random.default_rng(0).random((ENVS, 8, 4), np.float32)
+    recorded = pong().numpy() if options.observations == "pong" else numbers
     print(f"| {COLUMNS} |\n{'|---' * len(COLUMNS.split('|'))}|")
     for mode in options.modes:
         print(f"| {measured(options, mode, recorded)} |", flush=True)
