@@ -1,6 +1,6 @@
 """Hundreds of workers and one learner on this machine: what a frame costs learner, server and worker, and its delay.
 
-`python -P benchmarks/many_workers.py [--workers 200] [--modes Async Sync] [--observations pong] [--quick] [...]`
+`python -P benchmarks/many_workers.py [--workers 200] [--mode Async] [--observations pong] [--quick] [...]`
 
 A simulated worker is a `Worker` over NATS that replays a batch: it folds, compresses, sends and keeps it, and receives
 weights, but steps no environment and asks no policy. `docs/benchmarks.md` explains the columns.
@@ -110,12 +110,12 @@ def limit(port: str, gbit: float) -> None:
     subprocess.run(["bash", "-c", script], check=True)
 
 
-def measured(options: argparse.Namespace, mode: str, recorded: Any) -> str:
+def measured(options: argparse.Namespace, recorded: Any) -> str:
     """Return a row of the table."""
     context, workers = multiprocessing.get_context("spawn"), options.workers
-    at_once = workers if mode == "Sync" else 1  # workers whose fragments are one batch of the iterator
+    at_once = workers if options.mode == "Sync" else 1  # workers whose fragments are one batch of the iterator
     job = nats_job.job(
-        mode=mode,
+        mode=options.mode,
         workers=workers,
         env={"id": "CartPole-v1", "numEnvs": ENVS},
         policy={"mlp": {}},
@@ -150,15 +150,18 @@ def measured(options: argparse.Namespace, mode: str, recorded: Any) -> str:
     figures += [1e3 * each for each in np.percentile(np.concatenate(delays), [50, 99])]
     counts = [per_s, sum(nbytes[0]) / sum(frames), *np.max(memory, axis=0), batches]
     counts += [*np.sum([*ends, (0, 0, reconnections)], axis=0)]
-    return " | ".join([str(workers), mode, *(f"{each:,.2f}" for each in figures), *(f"{each:,.0f}" for each in counts)])
+    return " | ".join(
+        [str(workers), options.mode, *(f"{each:,.2f}" for each in figures), *(f"{each:,.0f}" for each in counts)]
+    )
 
 
 def main() -> None:
-    """Measure one mode after the other and print a table."""
+    """Measure, and print a table of one row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=200)
-    parser.add_argument("--modes", nargs="+", choices=["Async", "Sync"], default=["Async", "Sync"])
-    parser.add_argument("--observations", choices=["pong", "cartpole"], default="pong", help="8 x 128, or 8 x 8 frames")
+    parser.add_argument("--mode", choices=["Async", "Sync"], default="Async")
+    parser.add_argument("--observations", choices=["pong", "cartpole"], default="pong", help="cartpole: 8 x 8 frames")
+    parser.add_argument("--steps", type=int, default=128, help="of 8 environments in a batch; a round has all batches")
     parser.add_argument("--frames-per-s", type=float, default=0.0, help="of each worker; 0: as the learner takes them")
     parser.add_argument("--weights-every", type=int, default=1, help="batches of each worker; 0: only at the start")
     parser.add_argument("--parameters", type=int, default=1_000_000, help="float32")
@@ -172,10 +175,8 @@ def main() -> None:
         options.workers, options.seconds = 4, 2.0
     os.environ |= nats_job.KEEPING
     numbers = np.random.default_rng(0).random((ENVS, 8, 4), np.float32)
-    recorded = pong().numpy() if options.observations == "pong" else numbers
-    print(f"| {COLUMNS} |\n{'|---' * len(COLUMNS.split('|'))}|")
-    for mode in options.modes:
-        print(f"| {measured(options, mode, recorded)} |", flush=True)
+    recorded = pong().numpy()[:, : options.steps] if options.observations == "pong" else numbers
+    print(f"| {COLUMNS} |\n{'|---' * len(COLUMNS.split('|'))}|\n| {measured(options, recorded)} |")
 
 
 if __name__ == "__main__":

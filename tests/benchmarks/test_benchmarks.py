@@ -75,7 +75,7 @@ def test_large_batches_are_measured_beside_a_client_by_hand(repository: Path) ->
 def test_each_batch_of_many_workers_is_yielded_or_still_kept_by_its_worker(
     repository: Path, mode: str, kept: int
 ) -> None:
-    done = run(repository, "many_workers.py", "--quick", "--observations", "cartpole", "--modes", mode)
+    done = run(repository, "many_workers.py", "--quick", "--observations", "cartpole", "--mode", mode)
     assert done.returncode == 0, done.stderr
     heads, _, row = ([cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines())
     figures = {head: float(figure.replace(",", "")) for head, figure in zip(heads, row, strict=True) if head != "mode"}
