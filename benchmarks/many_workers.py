@@ -97,7 +97,7 @@ def learn(url: str, rank: Rank, pids: Any, leaving: Any, results: Any, options: 
         counted, stats = counts() - before, collector.stats()
         memory = [psutil.Process(pid).memory_info().rss / (1 << 20) for pid in (os.getpid(), *pids[0])]
         lost = stats.missed + stats.repeated + stats.stale + stats.corrupt
-        ends = collector.frames // batch[:ENVS].numel(), lost, link.client.stats["reconnects"]
+        ends = collector.frames // batch[:ENVS].numel(), lost, link.client.stats["reconnects"]  # batches, of a worker
         results.put((counted, delays, ends, memory))
         leaving.wait()  # the end of the first rank completes the job
 
@@ -150,9 +150,7 @@ def measured(options: argparse.Namespace, recorded: Any) -> str:
     figures += [1e3 * each for each in np.percentile(np.concatenate(delays), [50, 99])]
     counts = [per_s, sum(nbytes[0]) / sum(frames), *np.max(memory, axis=0), batches]
     counts += [*np.sum([*ends, (0, 0, reconnections)], axis=0)]
-    return " | ".join(
-        [str(workers), options.mode, *(f"{each:,.2f}" for each in figures), *(f"{each:,.0f}" for each in counts)]
-    )
+    return " | ".join([str(workers), options.mode, *map("{:,.2f}".format, figures), *map("{:,.0f}".format, counts)])
 
 
 def main() -> None:
