@@ -1,10 +1,10 @@
-"""What compression gains and costs on the way through NATS: Pong's images, noise, and MuJoCo's numbers.
+"""What compression gains and costs: Pong's images, noise, and MuJoCo's numbers.
 
-`python -P benchmarks/compression.py [--rounds N] [--quick]`
+`python -P benchmarks/compression.py [--quick]`
 
-Batches of 8 x 128 frames, played by random actions, are sent again and again (see `delivery.py`). Pong: `ALE/Pong-v5`
+Batches of 8 x 128 frames, played by random actions, are encoded and decoded as over NATS. Pong: `ALE/Pong-v5`
 with `AtariPreprocessing` and four stacked images of 84 x 84. The worker's and the learner's time is CPU time of
-encoding and decoding one batch. Compressions take turns; figures are medians.
+encoding and decoding one batch. Figures are medians.
 """
 
 import argparse
@@ -15,16 +15,14 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parent / "contenders")]
+sys.path.append(str(Path(__file__).parent))
 
-import ale_py
 import gymnasium
 import numpy as np
 import torch
-from delivery import ENVS, META, STEPS, fragment_of, job, noise, rollfleet_rates  # type: ignore[import-not-found]
+from delivery import ENVS, META, STEPS, fragment_of, noise  # type: ignore[import-not-found]
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
-import nats_job
 from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.codec import empty_buffer
 from rollfleet.wire.fragment_message import pack_fragment, unpack_fragment
@@ -35,6 +33,8 @@ COMPRESSIONS = (Compression.NONE, Compression.AUTO, Compression.ZSTD)
 
 def pong() -> torch.Tensor:
     """Return Pong's observations, uint8 [ENVS, STEPS, 4, 84, 84]."""
+    import ale_py
+
     gymnasium.register_envs(ale_py)
     env = AtariPreprocessing(gymnasium.make("ALE/Pong-v5", frameskip=1))
     return _played(FrameStackObservation(env, 4))
@@ -58,10 +58,10 @@ def _played(env: gymnasium.Env) -> torch.Tensor:
     return torch.from_numpy(np.array(rows))
 
 
-def _measured(function: Callable[[], object]) -> float:
-    """Return the function's CPU time in microseconds a frame, the median of ten calls."""
+def _measured(function: Callable[[], object], calls: int) -> float:
+    """Return the function's CPU time in microseconds a frame, the median of its calls."""
     times = []
-    for _ in range(10):
+    for _ in range(calls):
         began = time.thread_time()
         function()
         times.append(time.thread_time() - began)
@@ -71,34 +71,20 @@ def _measured(function: Callable[[], object]) -> float:
 def main() -> None:
     """Measure in turn and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one round of few batches")
-    arguments = parser.parse_args()
-    rounds, batches = (1, 3) if arguments.quick else (arguments.rounds, 30)
-    print("| Observations | compression | bytes a frame | worker, µs a frame | learner, µs a frame | frames/s |")
-    print("|---|---|---|---|---|---|")
+    parser.add_argument("--quick", action="store_true", help="few calls")
+    calls = 3 if parser.parse_args().quick else 50
+    print("| Observations | compression | bytes a frame | worker, µs a frame | learner, µs a frame |")
+    print("|---|---|---|---|---|")
     for observe in (pong, noise, humanoid):
         fragment, memory = fragment_of(observe()), BufferPool(4)
-        nbytes: dict[Compression, int] = {}
-        figures: dict[Compression, list[tuple[float, float, float]]] = {each: [] for each in COMPRESSIONS}
-        with nats_job.nats_server(job()) as server:
-            for _ in range(rounds):
-                for compression, measured in figures.items():
-                    encoded = pack_fragment(fragment, META, compression=compression)
-                    message = empty_buffer(encoded.nbytes)
-                    message[:] = np.frombuffer(b"".join(encoded.parts), np.uint8)
-                    nbytes[compression] = encoded.nbytes
-                    measured.append(
-                        (
-                            _measured(partial(pack_fragment, fragment, META, compression=compression)),
-                            _measured(partial(unpack_fragment, message, allocate=memory.take)),
-                            rollfleet_rates(server, batches, compression=compression.value, observe=observe)[1],
-                        )
-                    )
-        for compression, measured in figures.items():
-            packing, unpacking, rate = map(median, zip(*measured, strict=True))
-            size = nbytes[compression] / (ENVS * STEPS)
-            cells = f"{size:,.0f} | {packing:.2f} | {unpacking:.2f} | {rate:,.0f}"
+        for compression in COMPRESSIONS:
+            pack = partial(pack_fragment, fragment, META, compression=compression)
+            encoded = pack()
+            message = empty_buffer(encoded.nbytes)
+            message[:] = np.frombuffer(b"".join(encoded.parts), np.uint8)
+            unpack = partial(unpack_fragment, message, allocate=memory.take)
+            size, worker, learner = encoded.nbytes / (ENVS * STEPS), _measured(pack, calls), _measured(unpack, calls)
+            cells = f"{size:,.0f} | {worker:.2f} | {learner:.2f}"
             print(f"| {observe.__name__} | {compression.value} | {cells} |", flush=True)
 
 

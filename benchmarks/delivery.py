@@ -14,7 +14,6 @@ import multiprocessing
 import socket
 import sys
 import time
-from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import median
@@ -29,7 +28,6 @@ import rollfleet
 from rollfleet.data.batch import Fragment
 from rollfleet.nats.embedded_server import NatsServer
 from rollfleet.nats.link import Link
-from rollfleet.nats.streams import deprovision, provision
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.address import Address
 from rollfleet_api.messages import BatchMeta
@@ -39,13 +37,13 @@ ENVS, STEPS, PIXELS = 8, 128, (84, 84, 4)
 MESSAGE_BYTES, IN_FLIGHT = 1_000_000, 8
 
 
-def job(compression: str = "Auto") -> rollfleet.CollectorJob:
+def job() -> rollfleet.CollectorJob:
     """Build the job of the batches."""
     return nats_job.job(
         env={"id": "CartPole-v1", "numEnvs": ENVS},
         policy={"random": {}},
         collect={"framesPerBatch": ENVS * STEPS},
-        delivery={"maxBatchesAhead": 2, "compression": compression},
+        delivery={"maxBatchesAhead": 2},
     )
 
 
@@ -55,16 +53,17 @@ def noise() -> torch.Tensor:
 
 
 def fragment_of(observations: torch.Tensor) -> Fragment:
-    """Return a fragment [ENVS, STEPS] without ends of episodes."""
-    flags = torch.zeros(ENVS, STEPS, 1, dtype=torch.bool)
+    """Return a fragment [envs, T] of these observations, without ends of episodes."""
+    envs, steps = observations.shape[:2]
+    flags = torch.zeros(envs, steps, 1, dtype=torch.bool)
     return Fragment(
         steps={
             ("observation",): observations,
-            ("action",): torch.zeros(ENVS, STEPS, dtype=torch.int64),
-            ("next", "reward"): torch.ones(ENVS, STEPS, 1),
+            ("action",): torch.zeros(envs, steps, dtype=torch.int64),
+            ("next", "reward"): torch.ones(envs, steps, 1),
             ("next", "terminated"): flags,
             ("next", "truncated"): flags,
-            ("collector", "traj_ids"): torch.zeros(ENVS, STEPS, dtype=torch.int64),
+            ("collector", "traj_ids"): torch.zeros(envs, steps, dtype=torch.int64),
         },
         final={("observation",): observations[:, -1].clone()},
         episode_returns=torch.empty(0, dtype=torch.float64),
@@ -76,9 +75,9 @@ def fragment_of(observations: torch.Tensor) -> Fragment:
 META = BatchMeta(session=1, round=0, version=0, frames=ENVS * STEPS)
 
 
-def send(url: str, count: int, observe: Callable[[], torch.Tensor] = noise) -> None:
+def send(url: str, count: int) -> None:
     """Send the same batch again and again, like a worker without environments."""
-    fragment = fragment_of(observe())
+    fragment = fragment_of(noise())
     port = NatsWorkerTransport(Link(Address(url=url, job=job().key), role=Role.WORKER), 0)
     for _ in range(count):
         sending = port.send(fragment, META)
@@ -87,25 +86,17 @@ def send(url: str, count: int, observe: Callable[[], torch.Tensor] = noise) -> N
     port.close()
 
 
-def rollfleet_rates(
-    server: NatsServer, batches: int, *, compression: str = "Auto", observe: Callable[[], torch.Tensor] = noise
-) -> tuple[float, float]:
-    """Return megabytes on the wire and frames per second, without the first two batches."""
-    known = job(compression)
-    admin = Link(Address(url=server.url(None), job=known.key), role=None)
-    admin.call(provision(admin, known))
-    sender = _start(send, server.url(Role.WORKER), batches + 2, observe)
-    with rollfleet.connect(known, address=server.url(Role.LEARNER)) as collector:
+def rollfleet_mb_per_s(server: NatsServer, batches: int) -> float:
+    """Return the megabytes on the wire per second, without the first two batches."""
+    sender = _start(send, server.url(Role.WORKER), batches + 2)
+    with rollfleet.connect(job(), address=server.url(Role.LEARNER)) as collector:
         next(collector), next(collector)
         began, before = time.perf_counter(), collector.stats().bytes
         for _ in range(batches):
             next(collector)
-        seconds = time.perf_counter() - began
-        received = collector.stats().bytes - before
+        rate = (collector.stats().bytes - before) / (time.perf_counter() - began) / 1e6
     sender.join()
-    admin.call(deprovision(admin))
-    admin.close()
-    return received / seconds / 1e6, batches * ENVS * STEPS / seconds
+    return rate
 
 
 class Blocking:
@@ -182,9 +173,9 @@ def main() -> None:
     rounds, batches = (1, 3) if arguments.quick else (arguments.rounds, 20)
     messages = batches * 30  # about as many bytes
     ours, by_hand = [], []
-    with nats_job.nats_server(job()) as server:
-        for _ in range(rounds):
-            ours.append(rollfleet_rates(server, batches)[0])
+    for _ in range(rounds):
+        with nats_job.nats_server(job()) as server:
+            ours.append(rollfleet_mb_per_s(server, batches))
             by_hand.append(by_hand_mb_per_s(server, messages))
     ratio = median(here / there for here, there in zip(ours, by_hand, strict=True))
     print("| Rollfleet, MB/s | by hand, MB/s | ratio |\n|---|---|---|")

@@ -1,15 +1,12 @@
-"""The recovery time of a job after kills, and the losses of a soak test.
+"""The recovery time of a job after kills; `make chaos` counts what is lost.
 
-`python benchmarks/reliability.py [--rounds 5] [--soak-s 3600] [--quick]`
+`python benchmarks/reliability.py [--rounds 5] [--quick]`
 
-`rollfleet run` with two workers, one learner. Kills are SIGKILL. "Lost" counts gaps in a worker's
-sequence of delivered batches, "repeated" counts batches that one learner got twice, and "again" counts batches that
-both a killed learner and its successor got. A part with 0 rounds or 0 seconds is skipped.
+`rollfleet run` with two workers, one learner. Kills are SIGKILL.
 """
 
 import argparse
 import os
-import random
 import signal
 import statistics
 import subprocess
@@ -17,7 +14,6 @@ import sys
 import tempfile
 import time
 from bisect import bisect
-from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +39,7 @@ while subprocess.call([sys.executable, *sys.argv[1:]]) < 0:
     pass
 """
 COLLECT = """
-import gymnasium, os, sys, time
+import gymnasium, sys, time
 import rollfleet
 from rollfleet.learner.gathering import Gatherer
 
@@ -51,7 +47,7 @@ hand_over, out = Gatherer.hand_over, open(sys.argv[1], "a", buffering=1)
 
 def recorded(self, *, stored):
     for each in self.under_way:
-        print(time.monotonic(), os.getpid(), each.worker, each.incarnation, each.sequence, file=out)
+        print(time.monotonic(), each.worker, each.incarnation, file=out)
     hand_over(self, stored=stored)
 
 Gatherer.hand_over = recorded
@@ -67,14 +63,12 @@ class Batch:
     """One line of the learner's record."""
 
     time_s: float
-    learner: int
     worker: int
     incarnation: int
-    sequence: int
 
 
 class Record:
-    """The learners' records, read incrementally: those of a soak test have many megabytes."""
+    """The learners' records, read incrementally."""
 
     def __init__(self, path: Path) -> None:
         """Read a file that may not exist yet."""
@@ -86,7 +80,7 @@ class Record:
         """Return the new batches; `batches` has all."""
         *lines, self._half = (self._half + self._file.read()).split("\n")
         parts = (line.split() for line in lines)
-        new = [Batch(float(line[0]), *map(int, line[1:])) for line in parts if len(line) == 5]
+        new = [Batch(float(line[0]), *map(int, line[1:])) for line in parts if len(line) == 3]
         self.batches += new
         return new
 
@@ -150,50 +144,18 @@ def recover(run: Run, name: str) -> float:
     return run.wait_for(None, killed_s).time_s - killed_s
 
 
-def soak(run: Run, seconds: float, every_s: float) -> str:
-    """Cause faults periodically, and return the losses. A fault that lasts longer than the period delays the next."""
-    chance, next_s, faults = random.Random(0), time.monotonic(), Counter[str]()
-    until = next_s + seconds
-    while (next_s := max(next_s + every_s, time.monotonic())) <= until:
-        time.sleep(max(0.0, next_s - time.monotonic()))
-        name = chance.choice(sorted(run.parts()))
-        faults[name] += 1
-        recover(run, name)
-    run.record.look()
-    batches = run.record.batches
-    lives: dict[tuple[int, int], set[int]] = defaultdict(set)
-    learners: dict[int, Counter[tuple[int, int, int]]] = defaultdict(Counter)
-    for each in batches:
-        lives[each.worker, each.incarnation].add(each.sequence)
-        learners[each.learner][each.worker, each.incarnation, each.sequence] += 1
-    lost = sum(max(seen) - min(seen) + 1 - len(seen) for seen in lives.values())
-    repeated = sum(count - 1 for seen in learners.values() for count in seen.values())
-    again = sum(map(len, learners.values())) - sum(map(len, lives.values()))
-    counts = ", ".join(f"{name} {count}" for name, count in sorted(faults.items()))
-    return f"| {seconds:g} s | {counts} | {len(batches):,} | {lost} | {repeated} | {again} |"
-
-
 def main() -> None:
-    """Run and print tables."""
+    """Run and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--soak-s", type=float, default=3600.0)
-    parser.add_argument("--every-s", type=float, default=30.0)
-    parser.add_argument("--quick", action="store_true", help="two rounds, 30 s of soak")
+    parser.add_argument("--quick", action="store_true", help="two rounds")
     given = parser.parse_args()
-    rounds, soak_s, every_s = given.rounds, given.soak_s, given.every_s
-    if given.quick:
-        rounds, soak_s, every_s = 2, 30.0, 5.0
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder))
         try:
             run.wait_for(0)
             run.wait_for(1)
-            if rounds:
-                _recoveries(run, rounds)
-            if soak_s:
-                print("\n| soak | killed | batches | lost | repeated | again |\n|---|---|---|---|---|---|")
-                print(soak(run, soak_s, every_s), flush=True)
+            _recoveries(run, 2 if given.quick else given.rounds)
         finally:
             os.kill(run.process.pid, signal.SIGTERM)
             run.process.wait(30)

@@ -29,10 +29,13 @@ def job(**spec: object) -> rollfleet.CollectorJob:
 
 @contextmanager
 def nats_server(known: rollfleet.CollectorJob) -> Iterator[NatsServer]:
-    """Start a server for a job, still without its streams, and stop it at the end."""
+    """Start a server with a job, and stop it at the end."""
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
         server = runner.run(start_nats_server(subjects_of(known), Path(folder)))
         try:
+            admin = Link(Address(url=server.url(None), job=known.key), role=None)
+            admin.call(provision(admin, known))
+            admin.close()
             yield server
         finally:
             runner.run(server.child.stop(2.0))
@@ -46,8 +49,6 @@ def learner(known: rollfleet.CollectorJob, policy: Any) -> Iterator[tuple[rollfl
     """
     _keep_memory()
     with nats_server(known) as server:
-        admin = Link(Address(url=server.url(None), job=known.key), role=None)
-        admin.call(provision(admin, known))
         address = Address(url=server.url(Role.WORKER), job=known.key)
         environ = os.environ | address.variables() | {THREADS: "1", "OMP_NUM_THREADS": "1"} | KEEPING
         environ["PYTHONPATH"] = os.pathsep.join(sys.path)
@@ -60,7 +61,6 @@ def learner(known: rollfleet.CollectorJob, policy: Any) -> Iterator[tuple[rollfl
             for worker in workers:
                 worker.terminate()
                 worker.wait()
-            admin.close()
 
 
 # The variables that `rollfleet run` sets for its processes.

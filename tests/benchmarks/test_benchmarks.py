@@ -71,6 +71,22 @@ def test_large_batches_are_measured_beside_a_client_by_hand(repository: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("mode", "kept"), [("Async", 2), ("Sync", 0)])
+def test_each_batch_of_many_workers_is_yielded_or_still_kept_by_its_worker(
+    repository: Path, mode: str, kept: int
+) -> None:
+    done = run(repository, "many_workers.py", "--quick", "--observations", "cartpole", "--mode", mode)
+    assert done.returncode == 0, done.stderr
+    heads, _, row = ([cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines())
+    figures = {head: float(figure.replace(",", "")) for head, figure in zip(heads, row, strict=True) if head != "mode"}
+    assert figures["workers"] == 4
+    assert figures["lost"] == figures["cut"] == 0
+    assert figures["yielded"] <= figures["sent"] <= figures["yielded"] + kept * figures["workers"]
+    measured = ("learner, µs", "server, µs", "worker, µs", "p50, ms", "p99, ms", "frames/s", "bytes a frame")
+    assert min(figures[each] for each in measured) > 0
+
+
+@pytest.mark.slow
 def test_torchrls_environments_are_measured_over_nats(repository: Path) -> None:
     done = run(repository, "torchrl_envs.py", "--quick", "--only", "over NATS")
     assert done.returncode == 0, done.stderr
