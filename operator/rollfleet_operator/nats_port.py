@@ -38,8 +38,8 @@ class Heartbeats:
 class NatsPort(Protocol):
     """NATS for the operator.
 
-    All methods may be called at any time, concurrently for different jobs, and again with the same arguments. Each that
-    asks NATS ends within ten seconds, with a result or with `NatsUnavailable`: a reconciliation waits for it.
+    All methods may be called at any time, concurrently for different jobs (not for one), and again with the same
+    arguments. Each that asks NATS ends within ten seconds, with a result or with `NatsUnavailable`: a reconciliation waits for it.
     """
 
     @property

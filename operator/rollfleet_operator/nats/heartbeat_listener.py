@@ -1,11 +1,11 @@
-"""The last messages of a job: from subscriptions, and from NATS for those of before them.
+"""The last messages of a job: a consumer of its stream delivers those of before, and then each new one.
 
 All jobs share the operator's memory. Therefore it keeps only messages that it reads later, of a limited size, and a
-limited number for all jobs together.
+limited number for all jobs together. NATS holds further messages back until those on their way are read, and of what
+waits only the newest of each subject.
 """
 
 import asyncio
-import json
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,25 +13,24 @@ from typing import Final, TypeVar
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
-from nats.errors import NoRespondersError
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, WorkerStatus, unpack
 from rollfleet_api.streams import subjects_of
-from rollfleet_api.subjects import Subjects
 from rollfleet_api.text import last_line
 from rollfleet_operator.errors import NatsUnavailable
-from rollfleet_operator.nats.connection import REQUEST_TIMEOUT_S, Connection
+from rollfleet_operator.nats.connection import Connection
+from rollfleet_operator.nats_access import Login
 from rollfleet_operator.nats_port import Heartbeats
 
 log = logging.getLogger(__name__)
 
 M = TypeVar("M")
 
-NO_RESPONDERS: Final = "503"  # the status if no service listens
-ASKED_AT_ONCE: Final = 1000  # NATS answers for at most 1,024 subjects at a time
-ASKED_BYTES: Final = 4 << 20  # of one answer: NATS cuts off a connection that has too much to read
+IDLE_S: Final = 30.0  # a sign of life of a consumer without messages, which NATS requires to hold messages back
 
 MOST_MESSAGES: Final = 100_000
 """The most kept messages of all jobs. A job may keep as many as all jobs leave free: half of them, if it is alone."""
@@ -55,164 +54,118 @@ class MessageCount:
 
 
 class HeartbeatListener:
-    """The listener of one job. `nats` is the connection to the job's NATS."""
+    """The listener of one job.
 
-    def __init__(self, nats: Connection, count: MessageCount) -> None:
-        self.nats, self._count = nats, count
+    Attributes:
+        uid: The job's UID.
+        nats: The connection to the job's NATS.
+        workers: The greatest number of workers so far: messages of others are dropped.
+    """
+
+    def __init__(self, job: CollectorJob, login: Login, count: MessageCount) -> None:
+        self.uid, self.nats, self.workers = job.metadata.uid, Connection(login, job.key), 0
+        self._subjects, self._count = subjects_of(job), count
         self._listening: Client | None = None
-        self._asked = 0  # number of requests for all subjects on this connection
+        self._subscription: Subscription | None = None
+        self._heard, self._arrived = 0, asyncio.Event()  # number of messages of this consumer
         self._beats: dict[int, WorkerStatus] = {}
         self._last: dict[str, bytes] = {}  # the other messages
-        self._uid: str | None = None  # UID of the job
-        self._pushed: set[str] = set()  # subjects with a message since the subscription: it is newer than any answer
-        self._workers = 0  # the greatest number of workers so far
-        self._subjects = Subjects(namespace="none", job="none")
-        self._asking = asyncio.Lock()
 
-    async def heartbeats(self, job: CollectorJob) -> Heartbeats:
+    async def heartbeats(self) -> Heartbeats:
         """Return the last messages.
 
         Raises:
             NatsUnavailable: NATS did not answer.
         """
-        async with self._asking:
-            if job.metadata.uid != self._uid:
-                self.forget()
-                self._uid, self._subjects = job.metadata.uid, subjects_of(job)
-            self._workers = max(self._workers, job.spec.workers)
-            client = await self.nats.client()
-            if client is not self._listening:  # a new connection has missed messages
-                await self._listen(client)
-                self._listening = client
-            elif self._asked == 1:
-                # A message is stored a moment after it is published: one from just before the subscription may have
-                # been stored just after the first request.
-                await self._ask_for_all(client)
+        client = await self.nats.client()
+        if client is not self._listening:  # a new connection has missed messages
+            await self._listen(client)
+            self._listening = client
         return Heartbeats(
             workers=dict(self._beats),
             learner=_read(LearnerStatus, self._last.get(self._subjects.learner)),
             control=_read(Control, self._last.get(self._subjects.control)),
         )
 
-    def kept(self, job: CollectorJob) -> dict[str, bytes]:
-        """Return the messages to store again if NATS loses them, by subject: leases, control and the learner's status.
+    @property
+    def kept(self) -> dict[str, bytes]:
+        """The messages to store again if NATS loses them, by subject: leases, control and the learner's status.
 
         A learner or a worker that restarts needs them. Weights are not among them: the learner sends them again.
         """
-        return dict(self._last) if job.metadata.uid == self._uid else {}
+        return dict(self._last)
 
-    def forget(self) -> None:
-        """Drop all messages."""
-        self._uid, self._listening, self._workers = None, None, 0
+    def listen_again(self) -> None:
+        """Have the last messages delivered again: the stream may be a new one, whose messages no consumer delivers."""
+        self._listening = None
+
+    async def close(self) -> None:
+        """Disconnect, and forget all messages."""
+        await self.nats.close()
         self._count.kept -= len(self._beats) + len(self._last)
         self._beats.clear()
         self._last.clear()
 
     async def _listen(self, client: Client) -> None:
-        subjects = self._subjects
-        self._asked = 0
-        self._pushed.clear()
-        wanted = (subjects.workers, subjects.learner, subjects.control, subjects.leases)
-        listening = [await client.subscribe(subject, cb=self._on_message) for subject in wanted]
+        """Create a consumer, and wait until it has delivered the last messages of before."""
+        if self._subscription:
+            with suppress(NatsError):  # of an earlier connection
+                await self._subscription.unsubscribe()
+        subjects, inbox = self._subjects, client.new_inbox()
+        consumer = ConsumerConfig(
+            deliver_subject=inbox,
+            deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
+            filter_subjects=[subjects.workers, subjects.learner, subjects.control, subjects.leases],
+            ack_policy=AckPolicy.NONE,
+            flow_control=True,
+            idle_heartbeat=IDLE_S,
+            mem_storage=True,
+        )
+        self._heard = 0
         try:
-            await self._ask_for_all(client)
-        except NatsUnavailable:
-            for each in listening:  # the next attempt subscribes again, perhaps on the same connection
-                with suppress(NatsError):
-                    await each.unsubscribe()
-            raise
-
-    async def _ask_for_all(self, client: Client) -> None:
-        subjects = self._subjects
-        each = [of(index) for index in range(self._workers) for of in (subjects.worker, subjects.lease)]
-        wanted = [subjects.learner, subjects.control, *each]
-        try:
-            for first in range(0, len(wanted), ASKED_AT_ONCE):
-                await self._ask(client, wanted[first : first + ASKED_AT_ONCE])
+            self._subscription = await client.subscribe(inbox, cb=self._on_message)
+            created = await client.jsm().add_consumer(subjects.state_stream, consumer)
+            before = (created.num_pending or 0) + (created.delivered.consumer_seq if created.delivered else 0)
+            while self._heard < before:
+                self._arrived.clear()
+                await self._arrived.wait()
         except (NatsError, TimeoutError, OSError) as error:
-            raise NatsUnavailable(f"NATS did not return the last heartbeats of {subjects.key}: {error!r}") from error
-        self._asked += 1
-
-    async def _ask(self, client: Client, wanted: list[str]) -> None:
-        """Keep the last messages of subjects.
-
-        Raises:
-            NoRespondersError: The stream does not exist.
-            TimeoutError: NATS did not answer in time.
-        """
-        subject = f"$JS.API.DIRECT.GET.{self._subjects.state_stream}"
-        request: dict[str, object] = {"multi_last": wanted, "max_bytes": ASKED_BYTES}
-        while True:
-            end = await self._answered(client, subject, request)
-            if end.get("Status") == NO_RESPONDERS:
-                raise NoRespondersError
-            if not int(end.get("Nats-Num-Pending", "0")):
-                return
-            request |= {"seq": int(end["Nats-Last-Sequence"]) + 1, "up_to_seq": int(end["Nats-UpTo-Sequence"])}
-
-    async def _answered(self, client: Client, subject: str, request: dict[str, object]) -> dict[str, str]:
-        """Keep the messages that answer a request; return the headers of its end."""
-        inbox, ended = client.new_inbox(), asyncio.get_running_loop().create_future()
-
-        async def on_answer(message: Msg) -> None:
-            headers = message.headers or {}
-            if "Status" in headers:
-                if not ended.done():
-                    ended.set_result(headers)
-            elif headers["Nats-Subject"] not in self._pushed:
-                self._keep(headers["Nats-Subject"], message.data)
-
-        answers = await client.subscribe(inbox, cb=on_answer)
-        try:
-            await client.publish(subject, json.dumps(request).encode(), reply=inbox)
-            end: dict[str, str] = await asyncio.wait_for(ended, REQUEST_TIMEOUT_S)
-        finally:
-            await answers.unsubscribe()
-        return end
+            raise NatsUnavailable(f"NATS did not return the last heartbeats of {subjects.key}: {error}") from error
 
     async def _on_message(self, message: Msg) -> None:
-        if self._keep(message.subject, message.data) and self._asked < 2:
-            self._pushed.add(message.subject)
+        if "Status" in (message.headers or {}):  # no message of the job
+            if message.reply:
+                await message.respond(b"")  # all messages from before it are read
+            return
+        self._keep(message.subject, message.data)
+        self._heard += 1
+        self._arrived.set()
 
-    def _keep(self, subject: str, data: bytes) -> bool:
-        """Keep a message if it is read later; return whether it was kept."""
-        parent, _, last = subject.rpartition(".")
-        subjects, worker = self._subjects, _index(last)
-        known = worker is not None and worker < self._workers
-        if worker is not None and known and parent == subjects.workers[:-2]:
-            status = _read(WorkerStatus, data) if len(data) <= BEAT_BYTES else None
-            if not self._admit(status is not None and status.worker == worker, new=worker not in self._beats):
-                return False
-            assert status is not None
-            error = status.error and last_line(status.error)[:ERROR_CHARS]
-            self._beats[worker] = replace(status, error=error)
-            return True
-        if known and parent == subjects.leases[:-2]:
-            limit = LEASE_BYTES
-        elif subject == subjects.learner:
-            limit = LEARNER_BYTES
-        elif subject == subjects.control:
-            limit = LEARNER_BYTES + ORDER_BYTES * self._workers
-        else:
-            limit = -1  # a client has invented the subject
-        if not self._admit(len(data) <= limit, new=subject not in self._last):
-            return False
-        self._last[subject] = data
-        return True
+    def _keep(self, subject: str, data: bytes) -> None:
+        """Keep a message if it is read later, and count it if not."""
+        subjects, last = self._subjects, subject.rpartition(".")[2]
+        worker = int(last) if last.isascii() and last.isdecimal() else self.workers
+        limits = {subjects.learner: LEARNER_BYTES, subjects.control: LEARNER_BYTES + ORDER_BYTES * self.workers}
+        if worker < self.workers:
+            limits |= {subjects.worker(worker): BEAT_BYTES, subjects.lease(worker): LEASE_BYTES}
+        valid = len(data) <= limits.get(subject, -1)  # a client may have invented the subject
+        if valid and subject == subjects.worker(worker):
+            status = _read(WorkerStatus, data)
+            if status and status.worker == worker and self._has_room(new=worker not in self._beats):
+                self._beats[worker] = replace(status, error=status.error and last_line(status.error)[:ERROR_CHARS])
+                return
+        elif valid and self._has_room(new=subject not in self._last):
+            self._last[subject] = data
+            return
+        self._count.dropped += 1
 
-    def _admit(self, valid: bool, *, new: bool) -> bool:
-        """Count a message; return whether it is kept."""
+    def _has_room(self, *, new: bool) -> bool:
+        """Return whether a message may be kept, and count a new one."""
         own = len(self._beats) + len(self._last)
         # At most as many as are left for all others: the largest job leaves half, also if it exists on paper only.
-        kept = valid and (not new or own < max(MESSAGES_OF_JOB, MOST_MESSAGES - self._count.kept))
-        self._count.kept += kept and new
-        self._count.dropped += not kept
-        return kept
-
-
-def _index(token: str) -> int | None:
-    """Return the index of a worker in the last part of a subject, as it is written there; None: it is none."""
-    return int(token) if token.isascii() and token.isdecimal() and str(int(token[:9])) == token else None
+        room = not new or own < max(MESSAGES_OF_JOB, MOST_MESSAGES - self._count.kept)
+        self._count.kept += new and room
+        return room
 
 
 def _read(kind: type[M], data: bytes | None) -> M | None:

@@ -6,10 +6,9 @@ from contextlib import asynccontextmanager
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.nats_server import OWNER
+from rollfleet_api.streams import deprovisioning, provisioning
 from rollfleet_api.subjects import Subjects
 from rollfleet_operator.errors import NatsUnavailable
-from rollfleet_operator.nats import streams
-from rollfleet_operator.nats.connection import Connection
 from rollfleet_operator.nats.heartbeat_listener import HeartbeatListener, MessageCount
 from rollfleet_operator.nats_access import NatsAccess
 from rollfleet_operator.nats_port import Heartbeats, JobKey
@@ -33,12 +32,13 @@ class NatsOnServers:
         """Create or update the job's stream, and publish the job; see `NatsPort`."""
         async with _time_limit(job.key):
             listener = await self._listener(job)
-            await streams.provision(listener.nats, job, listener.kept(job))
+            await listener.nats.carry_out(provisioning(job, listener.kept))
+            listener.listen_again()
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
         """Return the last messages of a job; see `NatsPort`."""
         async with _time_limit(job.key):
-            return await (await self._listener(job)).heartbeats(job)
+            return await (await self._listener(job)).heartbeats()
 
     async def disconnect(self, key: JobKey) -> None:
         """Close the connection of a job whose server goes; see `NatsPort`."""
@@ -51,10 +51,9 @@ class NatsOnServers:
             return
         if self._access.external:
             async with _time_limit("/".join(key)):
-                await streams.deprovision(listener.nats, Subjects(namespace=key.namespace, job=key.name))
+                await listener.nats.carry_out(deprovisioning(Subjects(namespace=key.namespace, job=key.name)))
         del self._open[key]
-        await listener.nats.close()
-        listener.forget()
+        await listener.close()
 
     async def close(self) -> None:
         """Disconnect."""
@@ -64,11 +63,13 @@ class NatsOnServers:
     async def _listener(self, job: CollectorJob) -> HeartbeatListener:
         key, login = JobKey(job.metadata.namespace, job.metadata.name), self._access.login(job, OWNER)
         listener = self._open.get(key)
+        if listener and listener.uid != job.metadata.uid:  # of an earlier job of this name
+            await self._open.pop(key).close()
+            listener = None
         if listener is None:
-            listener = self._open[key] = HeartbeatListener(Connection(login, job.key), self._messages)
-        elif listener.nats.login != login:  # a later job of this name, or one with new passwords
-            await listener.nats.close()
-            listener.nats = Connection(login, job.key)
+            listener = self._open[key] = HeartbeatListener(job, login, self._messages)
+        listener.workers = max(listener.workers, job.spec.workers)
+        await listener.nats.use(login)
         return listener
 
 

@@ -229,12 +229,6 @@ class Site:
             for subject, message in messages.items():
                 await guest.client.jetstream().publish(subject, pack(message))
 
-    async def deafen(self, job: CollectorJob) -> None:
-        client = await self.nats._open[JobKey(job.metadata.namespace, job.metadata.name)].nats.client()
-        for subscription in list(client._subs.values()):
-            if not subscription.subject.startswith("_INBOX"):
-                await subscription.unsubscribe()
-
     async def stored(self, job: CollectorJob, subject: str) -> bytes:
         async with self.guest(job, OWNER) as owner:
             request = f"$JS.API.DIRECT.GET.{subjects_of(job).state_stream}.{subject}"

@@ -65,7 +65,7 @@ async def test_heartbeats_of_many_workers_on_paper_take_little_memory(site: Site
     assert all(status.state is WorkerState.FAILED for status in found.workers.values())
     errors = [status.error for status in found.workers.values() if status.error]
     assert all(ERROR.endswith(error) for error in errors), "a job's status shows the last line"
-    leases = site.nats._open[JobKey("default", "a")].kept(job)
+    leases = site.nats._open[JobKey("default", "a")].kept
     assert 0 < sum(map(len, (*errors, *leases.values()))) < MOST_BYTES
     assert site.nats.dropped_messages >= WORKERS
 

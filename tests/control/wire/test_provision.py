@@ -107,23 +107,22 @@ async def test_another_job_of_the_same_name_starts_with_nothing_of_the_first(sit
     assert not heard.workers
 
 
-async def test_message_published_during_the_subscription_is_known_at_the_next_reconciliation(site: Site) -> None:
-    job = await site.start(workers=2)
-    subjects = subjects_of(job)
-    await site.speak(job, Role.LEARNER, {subjects.control: CONTROL})
-    assert (await site.nats.heartbeats(job)).control == CONTROL
-    newer = replace(CONTROL, phase=LearnerPhase.COMPLETE)
-    await site.deafen(job)
-    await site.speak(job, Role.LEARNER, {subjects.control: newer})
-    assert (await site.nats.heartbeats(job)).control == newer
-
-
-async def test_heartbeats_of_more_workers_than_one_request_returns_are_all_read(site: Site) -> None:
+async def test_heartbeats_of_many_workers_are_all_read_by_the_first_call(site: Site) -> None:
     job = await site.start(workers=2100)
     subjects = subjects_of(job)
     result = {subjects.worker(index): WorkerStatus(worker=index, incarnation=0) for index in range(0, 2100, 3)}
     await site.speak(job, Role.WORKER, result)
     assert set((await site.nats.heartbeats(job)).workers) == set(range(0, 2100, 3))
+
+
+async def test_a_deleted_stream_is_created_by_the_next_publication_and_heard(site: Site) -> None:
+    job = await site.start(workers=2)
+    await site.nats.heartbeats(job)
+    async with site.guest(job, OWNER) as owner:
+        await owner.client.jsm().delete_stream(subjects_of(job).state_stream)
+    await site.nats.publish(job)
+    await site.speak(job, Role.WORKER, {subjects_of(job).worker(1): WORKER})
+    assert (await site.nats.heartbeats(job)).workers == {1: WORKER}
 
 
 async def test_invalid_heartbeat_is_ignored(site: Site) -> None:
