@@ -26,29 +26,16 @@ class PodRefusal:
 
 
 @dataclass(slots=True, kw_only=True)
-class OnNats:
-    """A job on NATS.
-
-    Attributes:
-        published: The generation of the spec there; None: unknown, so that it is published again.
-        heartbeats: The last heartbeats, for the time when NATS is away.
-        rate: Its frame rate.
-    """
-
-    published: int | None = None
-    heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(since_s=inf))
-    rate: FrameRate = field(default_factory=FrameRate)
-
-
-@dataclass(slots=True, kw_only=True)
 class JobMemory:
     """The memory of one job.
 
     Attributes:
+        uid: The job's UID.
         secrets: The job's Secrets, as they were written: the operator has no right to read Secrets.
         secrets_s: Time of that write.
         refusal: Why pods could not be created.
-        on_nats: What NATS has of the job.
+        heartbeats: The last heartbeats, also while NATS is away.
+        rate: The job's frame rate.
         namespace_ends: Whether the job's namespace is being deleted.
         source_digest: Digest of the job's ConfigMap, when it last existed; None: not read yet.
         written_s: Time of the last write of the status.
@@ -56,17 +43,14 @@ class JobMemory:
         throttle: The filter of repeated events.
     """
 
+    uid: str = ""
     secrets: dict[Ref, Manifest] = field(default_factory=dict)
     secrets_s: float = 0.0
     refusal: PodRefusal = field(default_factory=PodRefusal)
-    on_nats: OnNats = field(default_factory=OnNats)
+    heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(since_s=inf))
+    rate: FrameRate = field(default_factory=FrameRate)
     namespace_ends: bool = False
     source_digest: str | None = None
     written_s: float = 0.0
     history: History = field(default_factory=History)
     throttle: EventThrottle = field(default_factory=EventThrottle)
-
-    def forget_unwatched(self) -> None:
-        """Forget all that could have changed unnoticed."""
-        self.secrets.clear()
-        self.on_nats.published = None

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import os
 import time
 from collections.abc import Callable
@@ -97,7 +96,7 @@ class Operator:
         reconciler = Reconciler(self._api, self.cache, self._nats, access, self.settings, page=jobs)
         for namespace in self.settings.namespaces or (None,):
             self.watches += [Watch(self._api, self.cache, kind, namespace, self._changed) for kind in WATCHED]
-        loops = [self._keep_resyncing(reconciler), *(watch.follow() for watch in self.watches)]
+        loops = [self._keep_resyncing(), *(watch.follow() for watch in self.watches)]
         loops += [self._keep_reconciling(reconciler) for _ in range(self.settings.workers)]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
@@ -179,13 +178,9 @@ class Operator:
             self._logged[key] = problem
             log.warning("%s/%s: %s; retry in %.1f s", *key, problem, retry_s)
 
-    async def _keep_resyncing(self, reconciler: Reconciler) -> None:
-        checked_s = -math.inf
+    async def _keep_resyncing(self) -> None:
         while True:
             try:
-                if time.monotonic() - checked_s >= self.settings.verify_s:
-                    reconciler.forget_unwatched()
-                    checked_s = time.monotonic()
                 for key in filter(self._is_listed, self.cache.jobs()):
                     self.queue.add(key)
             except Exception:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from rollfleet_api.job import KIND, CollectorJob, CollectorJobStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import JobErrors, parse_job
-from rollfleet_operator import jobs_on_nats, nats_server
+from rollfleet_operator import nats_server
 from rollfleet_operator.api import Api
 from rollfleet_operator.apply import Applier, problem_of
 from rollfleet_operator.autoscale import decide
@@ -26,6 +26,7 @@ from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.manifest import Manifest, ref
 from rollfleet_operator.nats_access import NatsAccess
 from rollfleet_operator.nats_port import JobKey, NatsPort
+from rollfleet_operator.nats_reader import read_heartbeats
 from rollfleet_operator.observed import Observed
 from rollfleet_operator.plan import Apply, plan_access, plan_runs
 from rollfleet_operator.retention import expires_in_s, lingers_for_s
@@ -73,7 +74,7 @@ class Reconciler:
         self._settings, self._clock = settings, clock
         self._applier, self._reader = Applier(api, cache), ClusterReader(api, cache)
         self._writer = StatusWriter(api, cache, settings.status_interval_s, clock)
-        self._memories: dict[str, JobMemory] = {}
+        self._memories: dict[JobKey, JobMemory] = {}
 
     async def reconcile(self, key: JobKey) -> ReconcileResult:
         """Reconcile a job.
@@ -85,13 +86,16 @@ class Reconciler:
         if manifest is None:
             if self._page:
                 self._page.gone(key)
+            self._memories.pop(key, None)
             await self._nats.remove(key)
             return ReconcileResult()
         if "deletionTimestamp" in manifest["metadata"]:
             if self._page:
                 self._page.update(key)
             return ReconcileResult()
-        memory = self._memories.setdefault(manifest["metadata"]["uid"], JobMemory())
+        memory, uid = self._memories.get(key), manifest["metadata"]["uid"]
+        if memory is None or memory.uid != uid:
+            memory = self._memories[key] = JobMemory(uid=uid)
         problem: OperatorError | None = None
         try:
             return await self._reconcile(parse_job(manifest), memory)
@@ -108,13 +112,6 @@ class Reconciler:
             self._page.update(key)
         return ReconcileResult(next_s, problem)
 
-    def forget_unwatched(self) -> None:
-        """Verify everything at the next reconciliations, and forget deleted jobs."""
-        alive = {manifest["metadata"]["uid"] for manifest in self._cache.jobs().values()}
-        self._memories = {uid: memory for uid, memory in self._memories.items() if uid in alive}
-        for memory in self._memories.values():
-            memory.forget_unwatched()
-
     async def _reconcile(self, job: CollectorJob, memory: JobMemory) -> ReconcileResult:
         now_s, settings = self._clock(), self._settings
         blocked, unread = await self._read(job, memory, now_s)
@@ -122,8 +119,8 @@ class Reconciler:
         await self._reader.read_learner(job, memory)
         observed = self._reader.observe(job, memory)
         serves = nats_server.is_needed(job, observed) and (observed.server_ready or self._access.external is not None)
-        away = await jobs_on_nats.refresh(self._nats, job, memory.on_nats, now_s, serves=serves)
-        heartbeats = memory.on_nats.heartbeats
+        away = await read_heartbeats(self._nats, job, memory, now_s, serves=serves)
+        heartbeats = memory.heartbeats
         found = verdict(job, observed, heartbeats, now_s)
         try:
             blocked = await self._act(job, memory, found, now_s, blocked=blocked)
@@ -139,7 +136,7 @@ class Reconciler:
             heartbeats=heartbeats,
             verdict=found,
             problem=problem_of(problem) if problem else None,
-            frames_per_second=memory.on_nats.rate.update(heartbeats.learner, now_s),
+            frames_per_second=memory.rate.update(heartbeats.learner, now_s),
             now_s=now_s,
         )
         now = status(snapshot)
@@ -199,9 +196,9 @@ class Reconciler:
         if found.stage is Stage.LIVE and not stopping and not self._may_start(job, memory, observed):
             actions = []
         starting = any(isinstance(action, Apply) for action in actions)  # pods need their rights
-        waits = any(not (pod.running or pod.finished) for pod in observed.pods)
-        if waits and now_s - memory.secrets_s >= self._settings.resync_s:  # a deleted Secret would be missed
-            memory.secrets.clear()
+        waits = any(not (pod.running or pod.finished) for pod in observed.pods)  # perhaps for a Secret
+        if now_s - memory.secrets_s >= (self._settings.resync_s if waits else self._settings.verify_s):
+            memory.secrets.clear()  # another client may have changed or deleted them
         needed = nats_server.is_needed(job, observed) and not memory.namespace_ends
         objects, refused = self._objects(job, observed, server=needed)
         rights = plan_access(objects, self._reader.observe(job, memory))
@@ -229,7 +226,7 @@ class Reconciler:
 
         A server that has found its node is ready seconds later. Of a job that a scheduler holds, it comes after them.
         """
-        if memory.on_nats.published is not None or not nats_server.is_needed(job, observed):
+        if memory.heartbeats.since_s < math.inf or not nats_server.is_needed(job, observed):
             return True
         if self._access.external or observed.server_ready:
             return False  # NATS does not answer
@@ -243,7 +240,7 @@ class Reconciler:
         if found.stage is not Stage.LIVE or job.spec.suspend or held:
             memory.history.forget()
             return
-        workers = decide(job, memory.on_nats.heartbeats, memory.history, now_s)
+        workers = decide(job, memory.heartbeats, memory.history, now_s)
         if workers != job.spec.workers:
             log.info("%s: scaled from %d to %d workers", job.key, job.spec.workers, workers)
             # The subresource needs fewer rights than a write of the job. The version: a user may just have edited it.

@@ -71,7 +71,7 @@ class Settings:
         dns_to: Where name servers are, as `nats_to`.
         workers: Number of concurrent reconciliations, each of another job.
         resync_s: Seconds between lists of all objects, which repair what watches missed.
-        verify_s: Seconds between checks of state that is neither watched nor listed (Secrets, NATS).
+        verify_s: Seconds between writes of a job's Secrets, which the operator may not read.
         refresh_s: Seconds between reconciliations of a running job, to read its heartbeats.
         status_interval_s: The least seconds between writes of a status without changed conditions.
 

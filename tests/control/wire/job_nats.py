@@ -32,7 +32,6 @@ from rollfleet_operator import nats_server
 from rollfleet_operator.installation_key import KEY_BYTES, InstallationKey
 from rollfleet_operator.nats.server_port import NatsOnServers
 from rollfleet_operator.nats_access import Login, NatsAccess
-from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.settings import Settings
 
 START_TIMEOUT_S = 60.0
@@ -154,9 +153,12 @@ class Site:
         self.nats, self._others = NatsOnServers(self.access), list[NatsOnServers]()
 
     @staticmethod
-    def job(name: str = "a", *, namespace: str = "default", uid: str = "uid-1", **spec: object) -> CollectorJob:
+    def job(
+        name: str = "a", *, namespace: str = "default", uid: str = "uid-1", generation: int = 1, **spec: object
+    ) -> CollectorJob:
         small = {"policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
-        return parse_job(job_data({"name": name, "namespace": namespace, "uid": uid}, **small | spec))
+        metadata = {"name": name, "namespace": namespace, "uid": uid, "generation": generation}
+        return parse_job(job_data(metadata, **small | spec))
 
     def server(self, job: CollectorJob, *, url: str = "") -> NatsProcess:
         """Return the server of a job, which is started by the first call; `url`: where an earlier one was."""
@@ -174,7 +176,7 @@ class Site:
         """Return a job that the operator has published on its server."""
         job = self.job(name, **fields)
         self.server(job)
-        await self.nats.publish(job)
+        await self.nats.heartbeats(job)
         return job
 
     def another_operator(self) -> NatsOnServers:

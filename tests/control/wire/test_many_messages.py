@@ -13,7 +13,7 @@ from rollfleet_api.messages import Lease, WorkerState, WorkerStatus, pack
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
 from rollfleet_operator.errors import NatsUnavailable
-from rollfleet_operator.nats import heartbeat_listener
+from rollfleet_operator.nats import job_on_nats
 from rollfleet_operator.nats_port import Heartbeats, JobKey
 
 WORKERS = 300
@@ -39,7 +39,6 @@ async def heard(site: Site, job: CollectorJob, enough: Callable[[Heartbeats], bo
 async def begin(site: Site, job: CollectorJob, *, leases: bool = False) -> None:
     """Publish a job, and send a heartbeat of each of its workers, with its lease or without."""
     site.server(job)
-    await site.nats.publish(job)
     await site.nats.heartbeats(job)
     subjects, workers = subjects_of(job), range(job.spec.workers)
     sent: dict[str, WorkerStatus | Lease] = {
@@ -65,7 +64,7 @@ async def test_heartbeats_of_many_workers_on_paper_take_little_memory(site: Site
     assert all(status.state is WorkerState.FAILED for status in found.workers.values())
     errors = [status.error for status in found.workers.values() if status.error]
     assert all(ERROR.endswith(error) for error in errors), "a job's status shows the last line"
-    leases = site.nats._open[JobKey("default", "a")].kept
+    leases = site.nats._jobs[JobKey("default", "a")]._last
     assert 0 < sum(map(len, (*errors, *leases.values()))) < MOST_BYTES
     assert site.nats.dropped_messages >= WORKERS
 
@@ -89,8 +88,8 @@ async def test_messages_of_invented_workers_are_dropped_and_counted(site: Site) 
 async def test_large_job_takes_no_place_from(
     site: Site, monkeypatch: pytest.MonkeyPatch, most: int, large: int, small: int, leases: bool
 ) -> None:
-    monkeypatch.setattr(heartbeat_listener, "MOST_MESSAGES", most)
-    monkeypatch.setattr(heartbeat_listener, "MESSAGES_OF_JOB", 4)
+    monkeypatch.setattr(job_on_nats, "MOST_MESSAGES", most)
+    monkeypatch.setattr(job_on_nats, "MESSAGES_OF_JOB", 4)
     jobs = site.job("large", workers=large), site.job("small", workers=small)
     for job in jobs:
         await begin(site, job, leases=leases)

@@ -1,4 +1,4 @@
-"""The last messages of a job: a consumer of its stream delivers those of before, and then each new one.
+"""A job on its NATS: published, and heard by a consumer of its stream: the messages of before, then each new one.
 
 All jobs share the operator's memory. Therefore it keeps only messages that it reads later, of a limited size, and a
 limited number for all jobs together. NATS holds further messages back until those on their way are read, and of what
@@ -7,6 +7,8 @@ waits only the newest of each subject.
 
 import asyncio
 import logging
+import math
+import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -19,7 +21,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, WorkerStatus, unpack
-from rollfleet_api.streams import subjects_of
+from rollfleet_api.streams import provisioning, subjects_of
 from rollfleet_api.text import last_line
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.connection import Connection
@@ -30,7 +32,11 @@ log = logging.getLogger(__name__)
 
 M = TypeVar("M")
 
-IDLE_S: Final = 30.0  # a sign of life of a consumer without messages, which NATS requires to hold messages back
+IDLE_S: Final = 10.0
+"""Seconds after which NATS sends a sign of life of a consumer without messages."""
+
+LOST_S: Final = 30.0
+"""Seconds without a message or a sign of life after which the job's stream, or the server's node, is lost."""
 
 MOST_MESSAGES: Final = 100_000
 """The most kept messages of all jobs. A job may keep as many as all jobs leave free: half of them, if it is alone."""
@@ -53,51 +59,46 @@ class MessageCount:
     dropped: int = 0
 
 
-class HeartbeatListener:
-    """The listener of one job.
+class JobOnNats:
+    """One job on its NATS.
 
     Attributes:
         uid: The job's UID.
         nats: The connection to the job's NATS.
-        workers: The greatest number of workers so far: messages of others are dropped.
     """
 
     def __init__(self, job: CollectorJob, login: Login, count: MessageCount) -> None:
-        self.uid, self.nats, self.workers = job.metadata.uid, Connection(login, job.key), 0
+        self.uid, self.nats = job.metadata.uid, Connection(login, job.key)
         self._subjects, self._count = subjects_of(job), count
-        self._listening: Client | None = None
+        self._workers = 0  # the greatest number of workers so far: messages of others are dropped
+        self._published: tuple[Client, int | None] | None = None  # by which connection, and which generation
         self._subscription: Subscription | None = None
-        self._heard, self._arrived = 0, asyncio.Event()  # number of messages of this consumer
+        self._heard, self._heard_s, self._arrived = 0, math.inf, asyncio.Event()  # of this consumer
         self._beats: dict[int, WorkerStatus] = {}
         self._last: dict[str, bytes] = {}  # the other messages
 
-    async def heartbeats(self) -> Heartbeats:
-        """Return the last messages.
+    async def heartbeats(self, job: CollectorJob) -> Heartbeats:
+        """Return the last messages, after the job is published if NATS may lack it.
+
+        If NATS has lost its state, the kept leases, control and learner's status are stored again: a learner or a
+        worker that restarts needs them. Weights are not among them: the learner sends them again.
 
         Raises:
             NatsUnavailable: NATS did not answer.
         """
-        client = await self.nats.client()
-        if client is not self._listening:  # a new connection has missed messages
-            await self._listen(client)
-            self._listening = client
+        self._workers = max(self._workers, job.spec.workers)
+        if time.monotonic() - self._heard_s > LOST_S:
+            await self.nats.close()
+        wanted = await self.nats.client(), job.metadata.generation
+        if wanted != self._published:
+            await self.nats.carry_out(provisioning(job, dict(self._last)))
+            await self._listen(wanted[0])  # a new connection has missed messages, and a new stream has other consumers
+            self._published = wanted
         return Heartbeats(
             workers=dict(self._beats),
             learner=_read(LearnerStatus, self._last.get(self._subjects.learner)),
             control=_read(Control, self._last.get(self._subjects.control)),
         )
-
-    @property
-    def kept(self) -> dict[str, bytes]:
-        """The messages to store again if NATS loses them, by subject: leases, control and the learner's status.
-
-        A learner or a worker that restarts needs them. Weights are not among them: the learner sends them again.
-        """
-        return dict(self._last)
-
-    def listen_again(self) -> None:
-        """Have the last messages delivered again: the stream may be a new one, whose messages no consumer delivers."""
-        self._listening = None
 
     async def close(self) -> None:
         """Disconnect, and forget all messages."""
@@ -121,7 +122,7 @@ class HeartbeatListener:
             idle_heartbeat=IDLE_S,
             mem_storage=True,
         )
-        self._heard = 0
+        self._heard, self._heard_s = 0, time.monotonic()
         try:
             self._subscription = await client.subscribe(inbox, cb=self._on_message)
             created = await client.jsm().add_consumer(subjects.state_stream, consumer)
@@ -133,6 +134,7 @@ class HeartbeatListener:
             raise NatsUnavailable(f"NATS did not return the last heartbeats of {subjects.key}: {error}") from error
 
     async def _on_message(self, message: Msg) -> None:
+        self._heard_s = time.monotonic()
         if "Status" in (message.headers or {}):  # no message of the job
             if message.reply:
                 await message.respond(b"")  # all messages from before it are read
@@ -144,9 +146,9 @@ class HeartbeatListener:
     def _keep(self, subject: str, data: bytes) -> None:
         """Keep a message if it is read later, and count it if not."""
         subjects, last = self._subjects, subject.rpartition(".")[2]
-        worker = int(last) if last.isascii() and last.isdecimal() else self.workers
-        limits = {subjects.learner: LEARNER_BYTES, subjects.control: LEARNER_BYTES + ORDER_BYTES * self.workers}
-        if worker < self.workers:
+        worker = int(last) if last.isascii() and last.isdecimal() else self._workers
+        limits = {subjects.learner: LEARNER_BYTES, subjects.control: LEARNER_BYTES + ORDER_BYTES * self._workers}
+        if worker < self._workers:
             limits |= {subjects.worker(worker): BEAT_BYTES, subjects.lease(worker): LEASE_BYTES}
         valid = len(data) <= limits.get(subject, -1)  # a client may have invented the subject
         if valid and subject == subjects.worker(worker):
