@@ -4,6 +4,8 @@ import hashlib
 import json
 from typing import Any, Final, NamedTuple
 
+from rollfleet_api.kinds import KINDS
+
 Manifest = dict[str, Any]
 """A Kubernetes object as JSON. It is built here or parsed into `observed`; no other module reads its fields."""
 
@@ -41,6 +43,12 @@ class Ref(NamedTuple):
     def __str__(self) -> str:
         """Return the reference for messages."""
         return f"{self.kind} {self.name}"
+
+
+def built(kind: str, name: str, labels: dict[str, str], **fields: Any) -> Manifest:
+    """Build an object of one of `KINDS`; `fields` are those besides its metadata."""
+    metadata = {"name": name, "labels": labels}
+    return {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, **fields}
 
 
 def ref(manifest: Manifest) -> Ref:

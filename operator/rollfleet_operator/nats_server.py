@@ -1,6 +1,5 @@
 """The objects of a job's own NATS server: its configuration, its Service, its Deployment of one pod, its borders."""
 
-import base64
 import json
 from typing import Final
 
@@ -11,7 +10,8 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.placement import NatsService
 from rollfleet_api.streams import subjects_of
 from rollfleet_operator import names, pods
-from rollfleet_operator.manifest import Manifest, digest, overlay
+from rollfleet_operator.access import files_secret
+from rollfleet_operator.manifest import Manifest, built, digest, overlay
 from rollfleet_operator.nats_access import NatsAccess, host_of
 from rollfleet_operator.observed import Observed
 from rollfleet_operator.scheduler import is_held
@@ -52,31 +52,19 @@ def secret(job: CollectorJob, settings: Settings, access: NatsAccess, public_hos
         files[_CERTIFICATE], files[_KEY] = access.key.certificate(job, *filter(None, (host_of(job), public_host)))
         configuration["tls"] = {"cert_file": f"{_FOLDER}/{_CERTIFICATE}", "key_file": f"{_FOLDER}/{_KEY}", "timeout": 5}
     files[_CONFIG] = json.dumps(settings.nats_config | configuration).encode()
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {
-            "name": names.server_secret(job.metadata.name),
-            "labels": names.labels(job.metadata.name, Role.NATS),
-        },
-        "type": names.SECRET_TYPE,
-        "data": {name: base64.b64encode(data).decode() for name, data in files.items()},
-    }
+    name = job.metadata.name
+    return files_secret(names.server_secret(name), names.labels(name, Role.NATS), files)
 
 
 def service(job: CollectorJob) -> Manifest:
     """Build the Service, by which clients find the server's pod."""
     labels = names.labels(job.metadata.name, Role.NATS)
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": nats_server(job.metadata.name), "labels": labels},
-        "spec": {
-            "type": str(job.spec.nats.service),
-            "selector": labels,
-            "ports": [{"name": "nats", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
-        },
+    spec = {
+        "type": str(job.spec.nats.service),
+        "selector": labels,
+        "ports": [{"name": "nats", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
     }
+    return built("Service", nats_server(job.metadata.name), labels, spec=spec)
 
 
 def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Manifest:
@@ -148,37 +136,25 @@ def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Mani
     }
     template = overlay(template, pods.checked(job.spec.nats.template))
     template["metadata"]["labels"] |= labels
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": nats_server(name), "labels": labels},
-        "spec": {
-            "replicas": 1,
-            "revisionHistoryLimit": 0,
-            "strategy": {"type": "Recreate"},  # two servers would share the job's clients
-            "selector": {"matchLabels": labels},
-            "template": template,
-        },
+    spec = {
+        "replicas": 1,
+        "revisionHistoryLimit": 0,
+        "strategy": {"type": "Recreate"},  # two servers would share the job's clients
+        "selector": {"matchLabels": labels},
+        "template": template,
     }
+    return built("Deployment", nats_server(name), labels, spec=spec)
 
 
 def network_policy(job: CollectorJob, settings: Settings) -> Manifest:
     """Build the NetworkPolicy of the server: from the job's pods, the operator, and whom the installation allows."""
-    name = job.metadata.name
-    peers = [
-        {"podSelector": {"matchLabels": {JOB_LABEL: name}}},
-        settings.operator_pods,
-        *settings.nats_from,
-    ]
+    name, labels = job.metadata.name, names.labels(job.metadata.name, Role.NATS)
+    peers = [{"podSelector": {"matchLabels": {JOB_LABEL: name}}}, settings.operator_pods, *settings.nats_from]
     ports = [{"port": PORT, "protocol": "TCP"}]
     open_to_all = job.spec.nats.service is NatsService.LOAD_BALANCER
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": names.network_policy(name, Role.NATS), "labels": names.labels(name, Role.NATS)},
-        "spec": {
-            "podSelector": {"matchLabels": names.labels(name, Role.NATS)},
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"ports": ports} if open_to_all else {"ports": ports, "from": peers}],
-        },
+    spec = {
+        "podSelector": {"matchLabels": labels},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"ports": ports} if open_to_all else {"ports": ports, "from": peers}],
     }
+    return built("NetworkPolicy", names.network_policy(name, Role.NATS), labels, spec=spec)
