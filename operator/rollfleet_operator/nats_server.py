@@ -5,7 +5,7 @@ from typing import Final
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.kubernetes_names import CONTAINER, JOB_LABEL, nats_server
-from rollfleet_api.nats_server import PORT, nats_configuration
+from rollfleet_api.nats_server import PORT, USERS, nats_configuration
 from rollfleet_api.permissions import Role
 from rollfleet_api.placement import NatsService
 from rollfleet_api.streams import subjects_of
@@ -42,7 +42,8 @@ def is_needed(job: CollectorJob, observed: Observed) -> bool:
 
 def secret(job: CollectorJob, settings: Settings, access: NatsAccess, public_host: str = "") -> Manifest:
     """Build the Secret with the server's configuration and certificate, which only its pod mounts."""
-    configuration = nats_configuration(subjects_of(job), access.passwords(job)) | {
+    passwords = {user: access.key.password(job, user) for user in USERS}
+    configuration = nats_configuration(subjects_of(job), passwords) | {
         "listen": f"0.0.0.0:{PORT}",
         "http": f"0.0.0.0:{_HTTP}",
         "jetstream": {"store_dir": "/data", "max_file_store": 0},

@@ -8,7 +8,6 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Final, NamedTuple
 
 from rollfleet_api.job import KIND, CollectorJob, CollectorJobStatus
@@ -83,15 +82,12 @@ class Reconciler:
             OperatorError: An error that is not in the job's status, or cannot be.
         """
         manifest = self._cache.job(key)
-        if manifest is None:
-            if self._page:
-                self._page.gone(key)
-            self._memories.pop(key, None)
-            await self._nats.remove(key)
-            return ReconcileResult()
-        if "deletionTimestamp" in manifest["metadata"]:
+        if manifest is None or "deletionTimestamp" in manifest["metadata"]:
             if self._page:
                 self._page.update(key)
+            if manifest is None:
+                self._memories.pop(key, None)
+                await self._nats.remove(key)
             return ReconcileResult()
         memory, uid = self._memories.get(key), manifest["metadata"]["uid"]
         if memory is None or memory.uid != uid:
@@ -200,26 +196,16 @@ class Reconciler:
         if now_s - memory.secrets_s >= (self._settings.resync_s if waits else self._settings.verify_s):
             memory.secrets.clear()  # another client may have changed or deleted them
         needed = nats_server.is_needed(job, observed) and not memory.namespace_ends
-        objects, refused = self._objects(job, observed, server=needed)
-        rights = plan_access(objects, self._reader.observe(job, memory))
+        try:
+            access = access_objects(job, self._settings, self._access, server=needed, public_host=observed.public_host)
+            rights = plan_access(access, self._reader.observe(job, memory))
+        except TemplateInvalid as error:  # of the server: one that runs stays
+            rights, blocked = [], error
         for written in await self._applier.execute(job, [*rights, *actions] if starting else [*actions, *rights]):
             if written["kind"] == "Secret":
                 written["metadata"].pop("managedFields", None)
                 memory.secrets[ref(written)], memory.secrets_s = written, now_s
-        if refused:
-            raise refused
         return blocked
-
-    def _objects(
-        self, job: CollectorJob, observed: Observed, *, server: bool
-    ) -> tuple[list[Manifest], TemplateInvalid | None]:
-        """Return the objects of a job besides its runs, and why its server cannot be built: one that runs stays."""
-        build = partial(access_objects, job, self._settings, self._access, public_host=observed.public_host)
-        try:
-            return build(server=server), None
-        except TemplateInvalid as error:
-            running = [observed.server] if observed.server else []
-            return build(server=False) + running, error
 
     def _may_start(self, job: CollectorJob, memory: JobMemory, observed: Observed) -> bool:
         """Return whether pods of a live job may be created: NATS has the job, or will have it when they have started.
