@@ -1,13 +1,15 @@
 """The operator's memory of a job between reconciliations. All of it can be lost, and is found again."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from rollfleet_api.frame_rate import FrameRate
+from rollfleet_api.job import CollectorJob
 from rollfleet_operator.autoscale import History
+from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.events import EventThrottle
 from rollfleet_operator.manifest import Manifest, Ref
-from rollfleet_operator.nats_port import Heartbeats
+from rollfleet_operator.nats_port import Heartbeats, JobKey, NatsPort
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,3 +56,22 @@ class JobMemory:
     written_s: float = 0.0
     history: History = field(default_factory=History)
     throttle: EventThrottle = field(default_factory=EventThrottle)
+
+    async def read_heartbeats(
+        self, nats: NatsPort, job: CollectorJob, now_s: float, *, serves: bool
+    ) -> NatsUnavailable | None:
+        """Read the heartbeats from NATS, or leave NATS if the job does not need it, or its server goes (not `serves`).
+
+        Returns:
+            The error of NATS, which stops nothing else.
+        """
+        since_s, self.heartbeats = self.heartbeats.since_s, replace(self.heartbeats, since_s=inf)
+        key = JobKey(job.metadata.namespace, job.metadata.name)
+        try:
+            if serves:
+                self.heartbeats = replace(await nats.heartbeats(job), since_s=min(since_s, now_s))
+            else:
+                await (nats.remove(key) if job.has_ended else nats.disconnect(key))
+        except NatsUnavailable as error:
+            return error
+        return None

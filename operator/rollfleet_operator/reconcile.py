@@ -25,7 +25,6 @@ from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.manifest import Manifest, ref
 from rollfleet_operator.nats_access import NatsAccess
 from rollfleet_operator.nats_port import JobKey, NatsPort
-from rollfleet_operator.nats_reader import read_heartbeats
 from rollfleet_operator.observed import Observed
 from rollfleet_operator.plan import Apply, plan_access, plan_runs
 from rollfleet_operator.retention import expires_in_s, lingers_for_s
@@ -115,7 +114,7 @@ class Reconciler:
         await self._reader.read_learner(job, memory)
         observed = self._reader.observe(job, memory)
         serves = nats_server.is_needed(job, observed) and (observed.server_ready or self._access.external is not None)
-        away = await read_heartbeats(self._nats, job, memory, now_s, serves=serves)
+        away = await memory.read_heartbeats(self._nats, job, now_s, serves=serves)
         heartbeats = memory.heartbeats
         found = verdict(job, observed, heartbeats, now_s)
         try:

@@ -47,7 +47,7 @@ class Settings:
         nats_to: Where that NATS is, as entries of a NetworkPolicy's `to`; empty: at any address.
         dns_to: Where name servers are, as `nats_to`.
         workers: Number of concurrent reconciliations, each of another job.
-        resync_s: Seconds between lists of all objects, which repair what watches missed.
+        resync_s: Seconds between looks at all jobs, whether they have changed or not.
         verify_s: Seconds between writes of a job's Secrets, which the operator may not read.
         refresh_s: Seconds between reconciliations of a running job, to read its heartbeats.
         status_interval_s: The least seconds between writes of a status without changed conditions.

@@ -39,8 +39,9 @@ def learner(job: CollectorJob, settings: Settings, source_digest: str = "") -> M
     if job.spec.learner is None:
         return None
     revision = learner_revision(job, source_digest)
-    written = job.spec.learner.template
-    container = {"name": pods.first_container(written, LEARNER), "image": job.spec.image or settings.worker_image}
+    written = pods.checked(job.spec.learner.template)
+    own = next(iter(written["spec"]["containers"]), {"name": LEARNER})
+    container = {"name": own["name"], "image": job.spec.image or settings.worker_image}
     template = pods.pod_template(job, settings, Role.LEARNER, revision, container, written)
     manifest = _workload(job, Role.LEARNER, revision, template)
     manifest["spec"] |= {

@@ -12,7 +12,6 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.times import format_time
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.nats_port import Heartbeats, JobKey
-from rollfleet_operator.nats_reader import read_heartbeats
 from rollfleet_operator.verdict import Stage, left_early
 
 LEARNER: dict[str, Any] = {"template": {}}
@@ -266,7 +265,7 @@ async def test_a_learner_is_not_gone_while_nats_is_silent_nor_when_it_answers_ag
 
     async def stage_after(seconds: float) -> Stage:
         now_s = found.now_s + seconds
-        await read_heartbeats(nats, found.job, memory, now_s, serves=True)
+        await memory.read_heartbeats(nats, found.job, now_s, serves=True)
         return replace(found, heartbeats=memory.heartbeats, now_s=now_s).verdict.stage
 
     if known:
