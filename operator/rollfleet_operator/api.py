@@ -210,17 +210,14 @@ class Api:
                     raise _refusal(response.status, await response.json(content_type=None, loads=deep_json.loads))
                 yield response
         except (TimeoutError, aiohttp.ClientError, ValueError) as error:
-            raise _unreachable(error) from error
+            cause = error or type(error).__name__
+            raise ApiError(0, "Unreachable", f"the API server did not answer: {cause}") from error
 
 
 def _refusal(status: int, answer: Any) -> ApiError:
     found = answer if isinstance(answer, dict) else {}
     message = str(found.get("message", answer))
     return ApiError(status, found.get("reason", ""), message[:MESSAGE_CHARACTERS])
-
-
-def _unreachable(error: Exception) -> ApiError:
-    return ApiError(0, "Unreachable", f"the API server did not answer: {error or type(error).__name__}")
 
 
 def login() -> kopf.ConnectionInfo:

@@ -65,7 +65,9 @@ class Operator:
         self._access = access
         self.settings, self.connect, self._open_nats = settings, connect, open_nats
         self.cache, self.queue, self.watches = Cache(), WorkQueue[JobKey](), list[Watch]()
-        self.metrics = Metrics(self.cache, self.queue, self.watches, self._dropped_messages)
+        self.metrics = Metrics(
+            self.cache, self.queue, self.watches, lambda: self._nats.dropped_messages if self._nats else 0
+        )
         self.port = settings.port
         self._logged: dict[JobKey, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -142,9 +144,6 @@ class Operator:
                     problem = str(error)
                     log.warning("the access to NATS: %s; retrying", problem)
             await asyncio.sleep(NOT_READY_S)
-
-    def _dropped_messages(self) -> int:
-        return self._nats.dropped_messages if self._nats else 0
 
     async def _keep_reconciling(self, reconciler: Reconciler) -> None:
         while True:

@@ -139,7 +139,7 @@ class Reconciler:
             self._page.update(JobKey(job.metadata.namespace, job.metadata.name), snapshot, now)
         wait_s = await self._writer.write(job, now, memory)
         next_s = await self._next(job, now, found, wait_s)
-        if not found.ended and not job.spec.suspend:
+        if not found.stage.ended and not job.spec.suspend:
             # Each request to a NATS that is away takes seconds; when NATS is back, it may have lost the job.
             interval_s = AWAY_S if isinstance(problem, NatsUnavailable) else settings.refresh_s
             next_s = min(interval_s, math.inf if next_s is None else next_s)

@@ -135,13 +135,12 @@ class JobOnNats:
 
     async def _on_message(self, message: Msg) -> None:
         self._heard_s = time.monotonic()
-        if "Status" in (message.headers or {}):  # no message of the job
-            if message.reply:
-                await message.respond(b"")  # all messages from before it are read
-            return
-        self._keep(message.subject, message.data)
-        self._heard += 1
-        self._arrived.set()
+        if "Status" not in (message.headers or {}):
+            self._keep(message.subject, message.data)
+            self._heard += 1
+            self._arrived.set()
+        elif message.reply:  # NATS waits until the messages from before this one are read
+            await message.respond(b"")
 
     def _keep(self, subject: str, data: bytes) -> None:
         """Keep a message if it is read later, and count it if not."""

@@ -35,7 +35,7 @@ def object_rows(snapshot: Snapshot) -> list[ObjectRow]:
     states = {Ref("Job", str(run.name)): _state_of_run(run) for run in snapshot.observed.runs}
     if server := snapshot.observed.server:
         states[ref(server)] = "Ready" if snapshot.observed.server_ready else "Starting"
-    streams = () if snapshot.verdict.ended else (subjects_of(snapshot.job).state_stream,)
+    streams = () if snapshot.verdict.stage.ended else (subjects_of(snapshot.job).state_stream,)
     return [
         *(
             ObjectRow(kind=each.kind, name=each.name, state=states.get(each, ""))
