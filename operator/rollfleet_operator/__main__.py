@@ -19,13 +19,17 @@ except ModuleNotFoundError as error:
 
 async def run(operator: Operator) -> None:
     """Run the operator until a signal comes, also while it starts."""
-    loop, running = asyncio.get_running_loop(), asyncio.current_task()
-    assert running
+    starting, ended = asyncio.create_task(operator.start()), asyncio.Event()
+
+    def end() -> None:
+        ended.set()  # a library may swallow the cancellation
+        starting.cancel()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, running.cancel)
+        asyncio.get_running_loop().add_signal_handler(number, end)
     with suppress(asyncio.CancelledError):
-        await operator.start()
-        await asyncio.Event().wait()
+        await starting
+        await ended.wait()
     await operator.stop()
 
 

@@ -67,9 +67,8 @@ class Reconciler:
         clock: Callable[[], float] = time.time,
         page: ShownJobs | None = None,
     ) -> None:
-        self._page = page
         self._api, self._cache, self._nats, self._access = api, cache, nats, access
-        self._settings, self._clock = settings, clock
+        self._settings, self._clock, self._page = settings, clock, page
         self._applier, self._reader = Applier(api, cache), ClusterReader(api, cache)
         self._writer = StatusWriter(api, cache, settings.status_interval_s, clock)
         self._memories: dict[JobKey, JobMemory] = {}
