@@ -8,8 +8,8 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,11 @@ from rollfleet_api.permissions import Role, inbox_prefix
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.validation import parse_job
 from rollfleet_operator import nats_server
+from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.installation_key import KEY_BYTES, InstallationKey
 from rollfleet_operator.nats.server_port import NatsOnServers
 from rollfleet_operator.nats_access import Login, NatsAccess
+from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.settings import Settings
 
 START_TIMEOUT_S = 60.0
@@ -230,6 +232,15 @@ class Site:
         async with self.guest(job, role) as guest:
             for subject, message in messages.items():
                 await guest.client.jetstream().publish(subject, pack(message))
+
+    async def heard(self, job: CollectorJob, enough: Callable[[Heartbeats], bool]) -> Heartbeats:
+        """Return the operator's heartbeats of a job once they are enough."""
+        async with asyncio.timeout(30):
+            while True:
+                with suppress(NatsUnavailable):
+                    if enough(found := await self.nats.heartbeats(job)):
+                        return found
+                await self.stored(job, subjects_of(job).spec)  # a round trip: they are on their way
 
     async def stored(self, job: CollectorJob, subject: str) -> bytes:
         async with self.guest(job, OWNER) as owner:

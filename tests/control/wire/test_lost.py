@@ -43,9 +43,7 @@ async def running(site: Site) -> CollectorJob:
     await site.speak(job, Role.WORKER, {subjects.lease(1): LEASE})
     await site.nats.heartbeats(job)
     await site.speak(job, Role.LEARNER, {subjects.control: CONTROL, subjects.learner: LEARNER})
-    async with asyncio.timeout(5):
-        while (await site.nats.heartbeats(job)).learner != LEARNER:
-            await site.stored(job, subjects.spec)  # a round trip: it is on its way
+    await site.heard(job, lambda found: (found.control, found.learner) == (CONTROL, LEARNER))
     return job
 
 
@@ -95,5 +93,6 @@ async def test_a_deleted_stream_is_created_again_and_heard(site: Site, monkeypat
     async with site.guest(job, OWNER) as owner:
         await owner.client.jsm().delete_stream(subjects_of(job).state_stream)
     await is_published_again(site, job)
-    await site.speak(job, Role.LEARNER, {subjects_of(job).control: replace(CONTROL, round=12)})
-    assert (await site.nats.heartbeats(job)).control == replace(CONTROL, round=12)
+    newer = replace(CONTROL, round=12)
+    await site.speak(job, Role.LEARNER, {subjects_of(job).control: newer})
+    await site.heard(job, lambda found: found.control == newer)
