@@ -101,11 +101,9 @@ class JobOnNats:
         )
 
     async def close(self) -> None:
-        """Disconnect, and forget all messages."""
+        """Disconnect for good. The kept messages count no longer."""
         await self.nats.close()
         self._count.kept -= len(self._beats) + len(self._last)
-        self._beats.clear()
-        self._last.clear()
 
     async def _listen(self, client: Client) -> None:
         """Create a consumer, and wait until it has delivered the last messages of before."""
@@ -153,7 +151,8 @@ class JobOnNats:
         if valid and subject == subjects.worker(worker):
             status = _read(WorkerStatus, data)
             if status and status.worker == worker and self._has_room(new=worker not in self._beats):
-                self._beats[worker] = replace(status, error=status.error and last_line(status.error)[:ERROR_CHARS])
+                short = replace(status, error=last_line(status.error)[:ERROR_CHARS]) if status.error else status
+                self._beats[worker] = short
                 return
         elif valid and self._has_room(new=subject not in self._last):
             self._last[subject] = data

@@ -37,11 +37,10 @@ async def is_published_again(site: Site, job: CollectorJob) -> None:
 
 
 async def running(site: Site) -> CollectorJob:
-    """A job of which the operator has heard: some of it was there before it listened, the rest came afterwards."""
+    """A job of which the operator has heard."""
     job = await site.start(workers=2)
     subjects = subjects_of(job)
     await site.speak(job, Role.WORKER, {subjects.lease(1): LEASE})
-    await site.nats.heartbeats(job)
     await site.speak(job, Role.LEARNER, {subjects.control: CONTROL, subjects.learner: LEARNER})
     await site.heard(job, lambda found: (found.control, found.learner) == (CONTROL, LEARNER))
     return job
