@@ -2,7 +2,7 @@
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, JOB_FILE, PUBLIC_URL_FILE, URL_FILE
 from rollfleet_api.job import CollectorJob
@@ -10,7 +10,7 @@ from rollfleet_api.kubernetes_names import ROLE_LABEL
 from rollfleet_api.nats_server import PORT
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
-from rollfleet_operator.manifest import Manifest
+from rollfleet_operator.manifest import Manifest, built
 from rollfleet_operator.nats_access import Login, NatsAccess
 from rollfleet_operator.settings import Settings
 
@@ -23,12 +23,7 @@ _DNS_PORT = 53
 def account(job: CollectorJob) -> Manifest:
     """Build the ServiceAccount of a job's pods. It has no rights and no token: they do not use the API server."""
     name = job.metadata.name
-    return {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": {"name": names.account(name), "labels": names.labels(name)},
-        "automountServiceAccountToken": False,
-    }
+    return built("ServiceAccount", names.account(name), names.labels(name), automountServiceAccountToken=False)
 
 
 def secret(job: CollectorJob, role: Role, login: Login, public_url: str = "") -> Manifest:
@@ -37,16 +32,17 @@ def secret(job: CollectorJob, role: Role, login: Login, public_url: str = "") ->
         URL_FILE: login.url.encode(),
         JOB_FILE: job.key.encode(),
         CREDENTIALS_FILE: login.credentials,
-        CA_FILE: login.ca,
-        PUBLIC_URL_FILE: public_url.encode() or None,
+        CA_FILE: login.ca or b"",
+        PUBLIC_URL_FILE: public_url.encode(),
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": names.secret(job.metadata.name, role), "labels": names.labels(job.metadata.name, role)},
-        "type": names.SECRET_TYPE,
-        "data": {name: base64.b64encode(data).decode() for name, data in files.items() if data is not None},
-    }
+    name = job.metadata.name
+    return files_secret(names.secret(name, role), names.labels(name, role), files)
+
+
+def files_secret(name: str, labels: dict[str, str], files: Mapping[str, bytes]) -> Manifest:
+    """Build a Secret of files, without the empty ones."""
+    data = {file: base64.b64encode(content).decode() for file, content in files.items() if content}
+    return built("Secret", name, labels, type=names.SECRET_TYPE, data=data)
 
 
 def network_policy(job: CollectorJob, role: Role, access: NatsAccess, settings: Settings) -> Manifest:
@@ -69,12 +65,8 @@ def network_policy(job: CollectorJob, role: Role, access: NatsAccess, settings: 
         nats: list[Manifest] = [{"port": port, "protocol": "TCP"} for port in sorted(ports)]
         egress = [_egress(dns, settings.dns_to), _egress(nats, peers)]
         rules = {"policyTypes": ["Ingress", "Egress"], "egress": egress}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": names.network_policy(name, role), "labels": names.labels(name, role)},
-        "spec": {"podSelector": {"matchLabels": names.labels(name), "matchExpressions": [selector]}, **rules},
-    }
+    spec = {"podSelector": {"matchLabels": names.labels(name), "matchExpressions": [selector]}, **rules}
+    return built("NetworkPolicy", names.network_policy(name, role), names.labels(name, role), spec=spec)
 
 
 def _egress(ports: list[Manifest], peers: Sequence[Manifest]) -> Manifest:

@@ -1,5 +1,6 @@
 """The operator's requests to the API server. It does not retry: callers decide when to try again."""
 
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -16,6 +17,9 @@ from rollfleet_operator.manifest import Manifest
 
 TIMEOUT_S: Final = 15.0
 CONNECTIONS: Final = 32
+LOGIN_S: Final = 60.0
+"""The seconds for which credentials are used: a token's file is replaced minutes before the token expires."""
+
 WATCH_S: Final = 240
 """The length of a watch: the next one continues where it ends."""
 
@@ -40,13 +44,13 @@ class Api:
     """A client of the API server.
 
     Args:
-        login: Returns the server's address and credentials. It is called again when the credentials have expired.
+        login: Returns the server's address and credentials. It is called again each `LOGIN_S`.
         verify: Called before each write; it must not return if this operator may not write.
     """
 
     def __init__(self, login: Callable[[], kopf.ConnectionInfo], verify: Callable[[], None] = lambda: None) -> None:
         self._login, self._verify = login, verify
-        self._info = login()
+        self._info, self._login_s = login(), time.monotonic()
         self._session = self._connect()
 
     def _connect(self) -> aiohttp.ClientSession:
@@ -175,20 +179,13 @@ class Api:
         query: dict[str, str] | None = None,
         body: Manifest | None = None,
         content_type: str = _JSON,
-        fresh: bool = False,
     ) -> Manifest:
-        parameters = {key: value for key, value in (query or {}).items() if value}
         if method != "GET":
             self._verify()
-        sent: Manifest = {"params": parameters, "json": body, "content_type": content_type}
-        try:
-            async with self._response(self._session, method, path, **sent) as response:
-                answer: Manifest = await response.json(content_type=None, loads=deep_json.loads)
-                return answer
-        except ApiError as error:
-            if error.status != HTTPStatus.UNAUTHORIZED or fresh:
-                raise
-        return await self._request(method, path, query=query, body=body, content_type=content_type, fresh=True)
+        sent: Manifest = {"params": {key: value for key, value in (query or {}).items() if value}, "json": body}
+        async with self._response(self._session, method, path, content_type=content_type, **sent) as response:
+            answer: Manifest = await response.json(content_type=None, loads=deep_json.loads)
+            return answer
 
     @asynccontextmanager
     async def _response(
@@ -201,10 +198,9 @@ class Api:
         token: str = "",
         **sent: Any,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request. Log in again if the credentials have expired; the caller has to repeat it.
-
-        A `token` replaces those of this client.
-        """
+        """Send a request. A `token` replaces this client's credentials."""
+        if time.monotonic() - self._login_s > LOGIN_S:
+            self._info, self._login_s = self._login(), time.monotonic()
         url = self._info.server.rstrip("/") + path
         login = {"Authorization": f"Bearer {token}"} if token else self._info.as_http_headers()
         headers = {**login, "Accept": _JSON, "Content-Type": content_type}
@@ -213,29 +209,15 @@ class Api:
                 if response.status >= 400:
                     raise _refusal(response.status, await response.json(content_type=None, loads=deep_json.loads))
                 yield response
-        except ApiError as error:
-            if error.status == HTTPStatus.UNAUTHORIZED and not token:
-                await self._log_in_again()
-            raise
         except (TimeoutError, aiohttp.ClientError, ValueError) as error:
-            raise _unreachable(error) from error
-
-    async def _log_in_again(self) -> None:
-        info = self._login()
-        if info != self._info:
-            old, self._info = self._session, info
-            self._session = self._connect()
-            await old.close()
+            cause = error or type(error).__name__
+            raise ApiError(0, "Unreachable", f"the API server did not answer: {cause}") from error
 
 
 def _refusal(status: int, answer: Any) -> ApiError:
     found = answer if isinstance(answer, dict) else {}
     message = str(found.get("message", answer))
     return ApiError(status, found.get("reason", ""), message[:MESSAGE_CHARACTERS])
-
-
-def _unreachable(error: Exception) -> ApiError:
-    return ApiError(0, "Unreachable", f"the API server did not answer: {error or type(error).__name__}")
 
 
 def login() -> kopf.ConnectionInfo:

@@ -20,7 +20,7 @@ def conditions(snapshot: Snapshot) -> list[Condition]:
         _progressing(snapshot),
         _degraded(snapshot),
         _end(snapshot, ConditionType.COMPLETE, Stage.COMPLETE),
-        _failed(snapshot),
+        _end(snapshot, ConditionType.FAILED, Stage.FAILED, Stage.RETRY),  # until the failed run is deleted
         _suspended(snapshot),
     ]
 
@@ -65,24 +65,17 @@ def _workers_left(snapshot: Snapshot) -> Problem | None:
     return Problem("WorkersLeft", "all workers exited with code 0, but the learner has not completed the job")
 
 
-def _end(snapshot: Snapshot, kind: ConditionType, stage: Stage) -> Condition:
+def _end(snapshot: Snapshot, kind: ConditionType, *stages: Stage) -> Condition:
     verdict = snapshot.verdict
-    if verdict.stage is stage:
+    if verdict.stage in stages:
         return condition(kind, True, verdict.reason, verdict.message)
-    return condition(kind, False, "NotEnded" if not verdict.ended else "EndedOtherwise", "")
-
-
-def _failed(snapshot: Snapshot) -> Condition:
-    verdict = snapshot.verdict
-    if verdict.stage is Stage.RETRY:  # stays true until the failed run is deleted
-        return condition(ConditionType.FAILED, True, verdict.reason, verdict.message)
-    return _end(snapshot, ConditionType.FAILED, Stage.FAILED)
+    return condition(kind, False, "NotEnded" if not verdict.stage.ended else "EndedOtherwise", "")
 
 
 def _suspended(snapshot: Snapshot) -> Condition:
-    if snapshot.job.spec.suspend and not snapshot.verdict.ended:
+    if snapshot.job.spec.suspend and not snapshot.verdict.stage.ended:
         return condition(ConditionType.SUSPENDED, True, "Suspended", "`spec.suspend` is true")
-    if _is_queued(snapshot) and not snapshot.verdict.ended:
+    if _is_queued(snapshot) and not snapshot.verdict.stage.ended:
         return condition(ConditionType.SUSPENDED, True, "Queued", _QUEUED)
     return condition(ConditionType.SUSPENDED, False, "NotSuspended", "")
 

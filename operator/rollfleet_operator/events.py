@@ -1,6 +1,6 @@
 """Kubernetes events about a job: the changes between two statuses, each reported once and not in a storm."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,12 +25,9 @@ class Event:
     message: str
 
 
-def events_between(before: CollectorJobStatus | None, now: CollectorJobStatus) -> list[Event]:
-    """Return the events for the change from one status to the next."""
-    return list(_changes(before or CollectorJobStatus(), now))
-
-
-def _changes(before: CollectorJobStatus, now: CollectorJobStatus) -> Iterator[Event]:
+def events_between(before: CollectorJobStatus | None, now: CollectorJobStatus) -> Iterator[Event]:
+    """Yield the events for the change from one status to the next."""
+    before = before or CollectorJobStatus()
     known = {condition.type: condition for condition in before.conditions}
     for condition in now.conditions:
         earlier = known.get(condition.type)
@@ -67,7 +64,7 @@ class EventThrottle:
     def __init__(self) -> None:
         self._reported_s: dict[tuple[str, str], float] = {}
 
-    def admit(self, found: list[Event], now_s: float) -> list[Event]:
+    def admit(self, found: Iterable[Event], now_s: float) -> list[Event]:
         """Return the events that were not reported within `QUIET_S`."""
         self._reported_s = {
             key: reported_s for key, reported_s in self._reported_s.items() if now_s - reported_s < QUIET_S

@@ -4,7 +4,6 @@ It is filled once, and made immutable, so that no upgrade can empty it.
 """
 
 import base64
-from http import HTTPStatus
 from typing import Final
 
 from rollfleet_operator.api import Api
@@ -12,32 +11,24 @@ from rollfleet_operator.errors import ApiError
 from rollfleet_operator.installation_key import InstallationKey
 
 FILE: Final = "key"
-_ATTEMPTS: Final = 5
 
 
 async def installation_key(api: Api, key_secret: str, *, entropy: bytes) -> InstallationKey:
     """Return the key in a Secret, `namespace/name`; `entropy` becomes the key of one that is empty.
 
     Raises:
-        ApiError: The Secret does not exist, or may not be read or written.
+        ApiError: The Secret does not exist, or may not be read or written, or another client was faster (409).
     """
     namespace, _, name = key_secret.partition("/")
-    for _ in range(_ATTEMPTS):
-        secret = await api.get("Secret", namespace, name)
-        if secret is None:
-            raise ApiError(404, "NotFound", f"Secret {key_secret} does not exist: the chart creates it")
-        if kept := (secret.get("data") or {}).get(FILE):
-            return InstallationKey(base64.b64decode(kept))
-        patch = {
-            # A conflict if another client was faster.
-            "metadata": {"resourceVersion": secret["metadata"]["resourceVersion"]},
-            "data": {FILE: base64.b64encode(entropy).decode()},
-            "immutable": True,
-        }
-        try:
-            await api.patch("Secret", namespace, name, patch)
-            return InstallationKey(entropy)
-        except ApiError as error:
-            if error.status != HTTPStatus.CONFLICT:
-                raise
-    raise ApiError(409, "Conflict", f"Secret {key_secret} changed {_ATTEMPTS} times during its creation")
+    secret = await api.get("Secret", namespace, name)
+    if secret is None:
+        raise ApiError(404, "NotFound", f"Secret {key_secret} does not exist: the chart creates it")
+    if kept := (secret.get("data") or {}).get(FILE):
+        return InstallationKey(base64.b64decode(kept))
+    patch = {
+        "metadata": {"resourceVersion": secret["metadata"]["resourceVersion"]},
+        "data": {FILE: base64.b64encode(entropy).decode()},
+        "immutable": True,
+    }
+    await api.patch("Secret", namespace, name, patch)
+    return InstallationKey(entropy)

@@ -1,13 +1,15 @@
 """The operator's memory of a job between reconciliations. All of it can be lost, and is found again."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from rollfleet_api.frame_rate import FrameRate
+from rollfleet_api.job import CollectorJob
 from rollfleet_operator.autoscale import History
+from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.events import EventThrottle
 from rollfleet_operator.manifest import Manifest, Ref
-from rollfleet_operator.nats_port import Heartbeats
+from rollfleet_operator.nats_port import Heartbeats, JobKey, NatsPort
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,29 +28,16 @@ class PodRefusal:
 
 
 @dataclass(slots=True, kw_only=True)
-class OnNats:
-    """A job on NATS.
-
-    Attributes:
-        published: The generation of the spec there; None: unknown, so that it is published again.
-        heartbeats: The last heartbeats, for the time when NATS is away.
-        rate: Its frame rate.
-    """
-
-    published: int | None = None
-    heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(since_s=inf))
-    rate: FrameRate = field(default_factory=FrameRate)
-
-
-@dataclass(slots=True, kw_only=True)
 class JobMemory:
     """The memory of one job.
 
     Attributes:
+        uid: The job's UID.
         secrets: The job's Secrets, as they were written: the operator has no right to read Secrets.
         secrets_s: Time of that write.
         refusal: Why pods could not be created.
-        on_nats: What NATS has of the job.
+        heartbeats: The last heartbeats, also while NATS is away.
+        rate: The job's frame rate.
         namespace_ends: Whether the job's namespace is being deleted.
         source_digest: Digest of the job's ConfigMap, when it last existed; None: not read yet.
         written_s: Time of the last write of the status.
@@ -56,17 +45,33 @@ class JobMemory:
         throttle: The filter of repeated events.
     """
 
+    uid: str = ""
     secrets: dict[Ref, Manifest] = field(default_factory=dict)
     secrets_s: float = 0.0
     refusal: PodRefusal = field(default_factory=PodRefusal)
-    on_nats: OnNats = field(default_factory=OnNats)
+    heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(since_s=inf))
+    rate: FrameRate = field(default_factory=FrameRate)
     namespace_ends: bool = False
     source_digest: str | None = None
     written_s: float = 0.0
     history: History = field(default_factory=History)
     throttle: EventThrottle = field(default_factory=EventThrottle)
 
-    def forget_unwatched(self) -> None:
-        """Forget all that could have changed unnoticed."""
-        self.secrets.clear()
-        self.on_nats.published = None
+    async def read_heartbeats(
+        self, nats: NatsPort, job: CollectorJob, now_s: float, *, serves: bool
+    ) -> NatsUnavailable | None:
+        """Read the heartbeats from NATS, or leave NATS if the job does not need it, or its server goes (not `serves`).
+
+        Returns:
+            The error of NATS, which stops nothing else.
+        """
+        since_s, self.heartbeats = self.heartbeats.since_s, replace(self.heartbeats, since_s=inf)
+        key = JobKey(job.metadata.namespace, job.metadata.name)
+        try:
+            if serves:
+                self.heartbeats = replace(await nats.heartbeats(job), since_s=min(since_s, now_s))
+            else:
+                await (nats.remove(key) if job.has_ended else nats.disconnect(key))
+        except NatsUnavailable as error:
+            return error
+        return None

@@ -14,7 +14,7 @@ from typing import Final
 
 from rollfleet_operator.api import Api
 from rollfleet_operator.errors import ApiError
-from rollfleet_operator.manifest import Manifest
+from rollfleet_operator.manifest import Manifest, built
 
 log = logging.getLogger(__name__)
 
@@ -101,8 +101,8 @@ class Leadership:
         if found is None and (release or time.monotonic() - self._version_s < LEASE_S):
             raise ApiError(404, "NotFound", f"it does not exist; an operator makes it after {LEASE_S} s")
         if found is None:  # tools such as Argo CD leave it out. Without a holder: several operators may do so at once
-            metadata = {"namespace": self._namespace, "name": self._name}
-            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+            lease = built("Lease", self._name, {})
+            lease["metadata"]["namespace"] = self._namespace
             found = await self._api.apply(lease)
         version, spec = found["metadata"]["resourceVersion"], found.get("spec") or {}
         if version != self._version:

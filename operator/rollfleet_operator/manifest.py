@@ -4,6 +4,8 @@ import hashlib
 import json
 from typing import Any, Final, NamedTuple
 
+from rollfleet_api.kinds import KINDS
+
 Manifest = dict[str, Any]
 """A Kubernetes object as JSON. It is built here or parsed into `observed`; no other module reads its fields."""
 
@@ -41,6 +43,12 @@ class Ref(NamedTuple):
     def __str__(self) -> str:
         """Return the reference for messages."""
         return f"{self.kind} {self.name}"
+
+
+def built(kind: str, name: str, labels: dict[str, str], **fields: Any) -> Manifest:
+    """Build an object of one of `KINDS`; `fields` are those besides its metadata."""
+    metadata = {"name": name, "labels": labels}
+    return {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, **fields}
 
 
 def ref(manifest: Manifest) -> Ref:
@@ -98,11 +106,8 @@ def covers(wanted: Any, found: Any, field: str = "") -> bool:
         if not isinstance(found, list):
             return False
         if _is_keyed(field, wanted) and _is_keyed(field, found):
-            present = _by_key(field, found)
-            return all(
-                len(items) <= len(there := present.get(key, [])) and all(map(covers, items, there))
-                for key, items in _by_key(field, wanted).items()
-            )
+            present = {_key(field, item): item for item in found}
+            return all(covers(item, present.get(_key(field, item))) for item in wanted)
         return len(wanted) == len(found) and all(map(covers, wanted, found))
     return bool(wanted == found)
 
@@ -117,13 +122,6 @@ def _is_keyed(field: str, items: Any) -> bool:
         and not any(isinstance(item.get(key), dict | list) for key in _KEYS[field])
         for item in items
     )
-
-
-def _by_key(field: str, items: list[Manifest]) -> dict[tuple[Any, ...], list[Manifest]]:
-    found: dict[tuple[Any, ...], list[Manifest]] = {}
-    for item in items:
-        found.setdefault(_key(field, item), []).append(item)
-    return found
 
 
 def _key(field: str, item: Manifest) -> tuple[Any, ...]:

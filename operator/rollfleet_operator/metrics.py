@@ -37,7 +37,7 @@ _OF_JOBS: Final = (
     ("published_version", "The newest version of the weights", ("publishedVersion",)),
     ("applied_version", "The oldest version that a worker still uses", ("appliedVersion",)),
     ("batches_delivered", "Batches that the learner has taken", ("batches", "delivered")),
-    ("batches_dropped", "Batches that were too old, or dropped from a full stream", ("batches", "dropped")),
+    ("batches_dropped", "Batches that were too old", ("batches", "dropped")),
     ("worker_restarts", "Restarts of all workers", ("restarts",)),
 )
 
@@ -46,8 +46,11 @@ _UNKNOWN_AT_FIRST: Final = ("mean_return", "evaluation_mean_return", "evaluation
 """Metrics that are missing without a value: 0 would be a return."""
 
 
-class Metrics:
-    """All metrics of one operator, in a registry of their own. `dropped` returns the number of dropped messages."""
+class Metrics(Collector):
+    """All metrics of one operator, in a registry of their own. `dropped` returns the number of dropped messages.
+
+    Those of jobs are read from their statuses at each scrape: a deleted job leaves nothing behind.
+    """
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class Metrics:
         watches: Sequence[Watch] = (),
         dropped: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._cache, self._queue, self._watches, self._dropped = cache, queue, watches, dropped
         self._registry = CollectorRegistry()
         self._reconciliations = Counter(
             "rollfleet_reconciliations", "Reconciliations of jobs", ["result"], registry=self._registry
@@ -63,7 +67,7 @@ class Metrics:
         self._seconds = Histogram(
             "rollfleet_reconciliation_seconds", "Seconds for the reconciliation of a job", registry=self._registry
         )
-        self._registry.register(_Jobs(cache, queue, watches, dropped))
+        self._registry.register(self)
 
     def count(self, seconds: float, *, failed: bool) -> None:
         """Count a reconciliation that took this long."""
@@ -74,16 +78,8 @@ class Metrics:
         """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
-
-class _Jobs(Collector):
-    """Metrics of jobs, read from their statuses at each scrape: a deleted job leaves nothing behind."""
-
-    def __init__(
-        self, cache: Cache, queue: WorkQueue[JobKey], watches: Sequence[Watch], dropped: Callable[[], int]
-    ) -> None:
-        self._cache, self._queue, self._watches, self._dropped = cache, queue, watches, dropped
-
     def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of the queue, the watches and the jobs; the registry calls it."""
         statuses = {key: manifest.get("status") or {} for key, manifest in self._cache.jobs().items()}
         yield GaugeMetricFamily("rollfleet_queue_length", "Jobs that wait for a reconciliation", value=len(self._queue))
         yield CounterMetricFamily(

@@ -6,7 +6,7 @@ from typing import Self
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.kubernetes_names import nats_server
-from rollfleet_api.nats_server import PORT, USERS
+from rollfleet_api.nats_server import PORT
 from rollfleet_operator.installation_key import InstallationKey
 
 
@@ -66,10 +66,6 @@ class NatsAccess:
             credentials=f"{user}:{self.key.password(job, user)}".encode(),
             ca=self.key.authority if self.tls else None,
         )
-
-    def passwords(self, job: CollectorJob) -> dict[str, str]:
-        """Return the passwords of all users of the job's own server."""
-        return {user: self.key.password(job, user) for user in USERS}
 
 
 def host_of(job: CollectorJob) -> str:

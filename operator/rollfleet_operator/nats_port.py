@@ -38,23 +38,22 @@ class Heartbeats:
 class NatsPort(Protocol):
     """NATS for the operator.
 
-    All methods may be called at any time, concurrently for different jobs, and again with the same arguments. Each that
-    asks NATS ends within ten seconds, with a result or with `NatsUnavailable`: a reconciliation waits for it.
+    All methods may be called at any time, concurrently for different jobs (not for one), and again with the same
+    arguments. Each that asks NATS ends within ten seconds, with a result or with `NatsUnavailable`: a reconciliation
+    waits for it.
     """
 
     @property
     def dropped_messages(self) -> int:
         """Number of messages of jobs that were not kept: too large, too many, or of workers that they do not have."""
 
-    async def publish(self, job: CollectorJob) -> None:
-        """Create or update the job's stream, and publish its spec to workers and learner.
-
-        If NATS has lost its data, the last known leases, control and learner's status are stored again, unless they are
-        of an earlier job of the same name (another `metadata.uid`).
-        """
-
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
-        """Return the last messages of a job, from memory; NATS is asked only if there are none yet."""
+        """Return the last messages of a job, from memory, after NATS has the job.
+
+        If NATS may lack this generation of the job, or its data, the job's stream is created or updated, its spec is
+        published, and lost leases, control and learner's status are stored again, unless they are of an earlier job of
+        the same name (another `metadata.uid`).
+        """
 
     async def disconnect(self, key: JobKey) -> None:
         """Close the connection to a job's server, which goes. The last messages are kept for its return."""

@@ -1,17 +1,17 @@
 """The objects of a job's own NATS server: its configuration, its Service, its Deployment of one pod, its borders."""
 
-import base64
 import json
 from typing import Final
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.kubernetes_names import CONTAINER, JOB_LABEL, nats_server
-from rollfleet_api.nats_server import PORT, nats_configuration
+from rollfleet_api.nats_server import PORT, USERS, nats_configuration
 from rollfleet_api.permissions import Role
 from rollfleet_api.placement import NatsService
 from rollfleet_api.streams import subjects_of
 from rollfleet_operator import names, pods
-from rollfleet_operator.manifest import Manifest, digest, overlay
+from rollfleet_operator.access import files_secret
+from rollfleet_operator.manifest import Manifest, built, digest, overlay
 from rollfleet_operator.nats_access import NatsAccess, host_of
 from rollfleet_operator.observed import Observed
 from rollfleet_operator.scheduler import is_held
@@ -42,7 +42,8 @@ def is_needed(job: CollectorJob, observed: Observed) -> bool:
 
 def secret(job: CollectorJob, settings: Settings, access: NatsAccess, public_host: str = "") -> Manifest:
     """Build the Secret with the server's configuration and certificate, which only its pod mounts."""
-    configuration = nats_configuration(subjects_of(job), access.passwords(job)) | {
+    passwords = {user: access.key.password(job, user) for user in USERS}
+    configuration = nats_configuration(subjects_of(job), passwords) | {
         "listen": f"0.0.0.0:{PORT}",
         "http": f"0.0.0.0:{_HTTP}",
         "jetstream": {"store_dir": "/data", "max_file_store": 0},
@@ -52,31 +53,19 @@ def secret(job: CollectorJob, settings: Settings, access: NatsAccess, public_hos
         files[_CERTIFICATE], files[_KEY] = access.key.certificate(job, *filter(None, (host_of(job), public_host)))
         configuration["tls"] = {"cert_file": f"{_FOLDER}/{_CERTIFICATE}", "key_file": f"{_FOLDER}/{_KEY}", "timeout": 5}
     files[_CONFIG] = json.dumps(settings.nats_config | configuration).encode()
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {
-            "name": names.server_secret(job.metadata.name),
-            "labels": names.labels(job.metadata.name, Role.NATS),
-        },
-        "type": names.SECRET_TYPE,
-        "data": {name: base64.b64encode(data).decode() for name, data in files.items()},
-    }
+    name = job.metadata.name
+    return files_secret(names.server_secret(name), names.labels(name, Role.NATS), files)
 
 
 def service(job: CollectorJob) -> Manifest:
     """Build the Service, by which clients find the server's pod."""
     labels = names.labels(job.metadata.name, Role.NATS)
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": nats_server(job.metadata.name), "labels": labels},
-        "spec": {
-            "type": str(job.spec.nats.service),
-            "selector": labels,
-            "ports": [{"name": "nats", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
-        },
+    spec = {
+        "type": str(job.spec.nats.service),
+        "selector": labels,
+        "ports": [{"name": "nats", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
     }
+    return built("Service", nats_server(job.metadata.name), labels, spec=spec)
 
 
 def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Manifest:
@@ -148,37 +137,25 @@ def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Mani
     }
     template = overlay(template, pods.checked(job.spec.nats.template))
     template["metadata"]["labels"] |= labels
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": nats_server(name), "labels": labels},
-        "spec": {
-            "replicas": 1,
-            "revisionHistoryLimit": 0,
-            "strategy": {"type": "Recreate"},  # two servers would share the job's clients
-            "selector": {"matchLabels": labels},
-            "template": template,
-        },
+    spec = {
+        "replicas": 1,
+        "revisionHistoryLimit": 0,
+        "strategy": {"type": "Recreate"},  # two servers would share the job's clients
+        "selector": {"matchLabels": labels},
+        "template": template,
     }
+    return built("Deployment", nats_server(name), labels, spec=spec)
 
 
 def network_policy(job: CollectorJob, settings: Settings) -> Manifest:
     """Build the NetworkPolicy of the server: from the job's pods, the operator, and whom the installation allows."""
-    name = job.metadata.name
-    peers = [
-        {"podSelector": {"matchLabels": {JOB_LABEL: name}}},
-        settings.operator_pods,
-        *settings.nats_from,
-    ]
+    name, labels = job.metadata.name, names.labels(job.metadata.name, Role.NATS)
+    peers = [{"podSelector": {"matchLabels": {JOB_LABEL: name}}}, settings.operator_pods, *settings.nats_from]
     ports = [{"port": PORT, "protocol": "TCP"}]
     open_to_all = job.spec.nats.service is NatsService.LOAD_BALANCER
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": names.network_policy(name, Role.NATS), "labels": names.labels(name, Role.NATS)},
-        "spec": {
-            "podSelector": {"matchLabels": names.labels(name, Role.NATS)},
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"ports": ports} if open_to_all else {"ports": ports, "from": peers}],
-        },
+    spec = {
+        "podSelector": {"matchLabels": labels},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"ports": ports} if open_to_all else {"ports": ports, "from": peers}],
     }
+    return built("NetworkPolicy", names.network_policy(name, Role.NATS), labels, spec=spec)

@@ -136,7 +136,7 @@ def observe(
     """
     children, pods = list(children), list(pods)
     parsed = [(child, _parsed(Run.parse, child) if child["kind"] == "Job" else None) for child in children]
-    runs = sorted((run for _, run in parsed if run), key=_age)
+    runs = sorted((run for _, run in parsed if run), key=lambda run: (run.created_s, run.uid))
     uids = {run.uid for run in runs}
     return Observed(
         children={ref(child): child for child, run in parsed if run or child["kind"] != "Job"},
@@ -163,7 +163,3 @@ def _parsed(parse: Callable[[Manifest], P], manifest: Manifest) -> P | None:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         log.debug("ignored %s in %s: %r", ref(manifest), manifest["metadata"].get("namespace"), error)
         return None
-
-
-def _age(run: Run) -> tuple[float, str]:
-    return run.created_s, run.uid

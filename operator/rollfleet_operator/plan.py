@@ -82,7 +82,7 @@ def plan_runs(
         Change(Ref("Job", str(run.name)), {"spec": spec})
         for run in runs
         if not run.finished and (starting or run not in leaving)  # one that leaves may have to stay
-        if (spec := _changed(job, run, stopped=stage in ENDED and (not lingering or run in coming_back)))
+        if (spec := _changed(job, run, stopped=stage.ended and (not lingering or run in coming_back)))
     ]
     ending = [  # those of which other containers still run; unlike a deletion, a deadline leaves logs and exit codes
         Change(Ref("Pod", pod.name), {"spec": {"activeDeadlineSeconds": 1}})
@@ -101,18 +101,15 @@ def plan_runs(
     return [*changed, *created, *(Delete(Ref("Job", str(run.name)), run.uid) for run in leaving), *ending]
 
 
-ENDED = (Stage.COMPLETE, Stage.FAILED)
-
-
 def _must_go(job: CollectorJob, run: Run, wanted: Collection[str] | None, stage: Stage, lingering: bool) -> bool:
-    if stage in ENDED and run.finished:  # it stays for its logs
+    if stage.ended and run.finished:  # it stays for its logs
         return False
     removed = stage is Stage.LIVE and run.complete and run.name.role is Role.LEARNER  # its pod was: start another one
     if removed or job.spec.suspend or (wanted is not None and str(run.name) not in wanted):
         return True
     if stage is Stage.RETRY:
         return run.failed is not None or run.suspended
-    return stage in ENDED and not lingering and run.held  # its scheduler would resume it
+    return stage.ended and not lingering and run.held  # its scheduler would resume it
 
 
 def _changed(job: CollectorJob, run: Run, *, stopped: bool) -> Manifest:

@@ -119,16 +119,6 @@ def security(settings: Settings) -> Manifest:
     return POD_SECURITY if settings.fixed_user else _ANY_USER
 
 
-def first_container(written: Manifest, otherwise: str) -> str:
-    """Return the name of a template's first container, which is the role's own.
-
-    Raises:
-        TemplateInvalid: `written` does not have the form of a pod template.
-    """
-    containers = checked(written)["spec"]["containers"]
-    return str(containers[0]["name"]) if containers else otherwise
-
-
 def checked(written: Manifest) -> Manifest:
     """Check the fields of a template that are used here, and leave out their nulls; the API server checks all others.
 

@@ -84,8 +84,10 @@ def problems(observed: Observed) -> Iterator[Problem]:
     live = [pod for pod in observed.pods if not pod.deleting]
     yield from (found for pod in live if (found := why_not_running(pod)))
     newest = last_crash(live)
-    if newest and not any(_replaces(other, newest[0]) for other in live):
-        yield crashed(*newest)
+    if newest:
+        last, crash = newest
+        if not any(pod.running and (pod.run, pod.index) == (last.run, last.index) for pod in live):
+            yield crashed(last, crash)
 
 
 def last_crash(pods: Iterable[Pod]) -> tuple[Pod, Crash] | None:
@@ -102,10 +104,6 @@ def title(pod: Pod) -> str:
 def clip(message: str) -> str:
     """Shorten a message for conditions and events: the cluster, a worker or a user may have written it."""
     return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…"
-
-
-def _replaces(pod: Pod, crashed: Pod) -> bool:
-    return pod.running and (pod.run, pod.index) == (crashed.run, crashed.index)
 
 
 def _shortage(pod: Pod) -> str:

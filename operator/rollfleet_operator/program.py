@@ -1,13 +1,12 @@
-"""The running operator: tasks that reconcile jobs from a queue, and watches that fill it. kopf starts and stops it."""
+"""The running operator: tasks that reconcile jobs from a queue, and watches that fill it."""
 
 import asyncio
 import logging
-import math
 import os
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Final
 
 import kopf
 
@@ -45,7 +44,7 @@ STUCK_S: Final = 300.0
 
 
 class Operator:
-    """The tasks of the operator, and their shared state. kopf calls `start` and `stop` in its event loop.
+    """The tasks of the operator, and their shared state, in one event loop.
 
     Args:
         connect: Returns the API server's address and credentials.
@@ -66,7 +65,9 @@ class Operator:
         self._access = access
         self.settings, self.connect, self._open_nats = settings, connect, open_nats
         self.cache, self.queue, self.watches = Cache(), WorkQueue[JobKey](), list[Watch]()
-        self.metrics = Metrics(self.cache, self.queue, self.watches, self._dropped_messages)
+        self.metrics = Metrics(
+            self.cache, self.queue, self.watches, lambda: self._nats.dropped_messages if self._nats else 0
+        )
         self.port = settings.port
         self._logged: dict[JobKey, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -97,7 +98,7 @@ class Operator:
         reconciler = Reconciler(self._api, self.cache, self._nats, access, self.settings, page=jobs)
         for namespace in self.settings.namespaces or (None,):
             self.watches += [Watch(self._api, self.cache, kind, namespace, self._changed) for kind in WATCHED]
-        loops = [self._keep_resyncing(reconciler), *(watch.follow() for watch in self.watches)]
+        loops = [self._keep_resyncing(), *(watch.follow() for watch in self.watches)]
         loops += [self._keep_reconciling(reconciler) for _ in range(self.settings.workers)]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
@@ -144,9 +145,6 @@ class Operator:
                     log.warning("the access to NATS: %s; retrying", problem)
             await asyncio.sleep(NOT_READY_S)
 
-    def _dropped_messages(self) -> int:
-        return self._nats.dropped_messages if self._nats else 0
-
     async def _keep_reconciling(self, reconciler: Reconciler) -> None:
         while True:
             await self._reconcile(reconciler, await self.queue.take())
@@ -179,13 +177,9 @@ class Operator:
             self._logged[key] = problem
             log.warning("%s/%s: %s; retry in %.1f s", *key, problem, retry_s)
 
-    async def _keep_resyncing(self, reconciler: Reconciler) -> None:
-        checked_s = -math.inf
+    async def _keep_resyncing(self) -> None:
         while True:
             try:
-                if time.monotonic() - checked_s >= self.settings.verify_s:
-                    reconciler.forget_unwatched()
-                    checked_s = time.monotonic()
                 for key in filter(self._is_listed, self.cache.jobs()):
                     self.queue.add(key)
             except Exception:
@@ -203,23 +197,3 @@ class Operator:
         """Return whether the job's namespace is listed: elsewhere, jobs are unknown and not deleted."""
         listed = [watch.listed for watch in self.watches if watch.namespace in (None, key.namespace)]
         return bool(listed) and all(listed)
-
-
-@kopf.on.startup()
-async def start(settings: kopf.OperatorSettings, memo: Operator, **_: Any) -> None:
-    """Configure kopf, and start. The operator watches objects itself (see `watch`)."""
-    settings.posting.enabled = False  # the operator writes its own events
-    settings.scanning.disabled = True  # kopf watches nothing
-    await memo.start()
-
-
-@kopf.on.login()
-def log_in(memo: Operator, **_: Any) -> kopf.ConnectionInfo:
-    """Return the API server's address and credentials."""
-    return memo.connect()
-
-
-@kopf.on.cleanup()
-async def stop(memo: Operator, **_: Any) -> None:
-    """Stop."""
-    await memo.stop()

@@ -8,13 +8,12 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Final, NamedTuple
 
 from rollfleet_api.job import KIND, CollectorJob, CollectorJobStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import JobErrors, parse_job
-from rollfleet_operator import jobs_on_nats, nats_server
+from rollfleet_operator import nats_server
 from rollfleet_operator.api import Api
 from rollfleet_operator.apply import Applier, problem_of
 from rollfleet_operator.autoscale import decide
@@ -68,12 +67,11 @@ class Reconciler:
         clock: Callable[[], float] = time.time,
         page: ShownJobs | None = None,
     ) -> None:
-        self._page = page
         self._api, self._cache, self._nats, self._access = api, cache, nats, access
-        self._settings, self._clock = settings, clock
+        self._settings, self._clock, self._page = settings, clock, page
         self._applier, self._reader = Applier(api, cache), ClusterReader(api, cache)
         self._writer = StatusWriter(api, cache, settings.status_interval_s, clock)
-        self._memories: dict[str, JobMemory] = {}
+        self._memories: dict[JobKey, JobMemory] = {}
 
     async def reconcile(self, key: JobKey) -> ReconcileResult:
         """Reconcile a job.
@@ -82,16 +80,16 @@ class Reconciler:
             OperatorError: An error that is not in the job's status, or cannot be.
         """
         manifest = self._cache.job(key)
-        if manifest is None:
-            if self._page:
-                self._page.gone(key)
-            await self._nats.remove(key)
-            return ReconcileResult()
-        if "deletionTimestamp" in manifest["metadata"]:
+        if manifest is None or "deletionTimestamp" in manifest["metadata"]:
             if self._page:
                 self._page.update(key)
+            if manifest is None:
+                self._memories.pop(key, None)
+                await self._nats.remove(key)
             return ReconcileResult()
-        memory = self._memories.setdefault(manifest["metadata"]["uid"], JobMemory())
+        memory, uid = self._memories.get(key), manifest["metadata"]["uid"]
+        if memory is None or memory.uid != uid:
+            memory = self._memories[key] = JobMemory(uid=uid)
         problem: OperatorError | None = None
         try:
             return await self._reconcile(parse_job(manifest), memory)
@@ -108,13 +106,6 @@ class Reconciler:
             self._page.update(key)
         return ReconcileResult(next_s, problem)
 
-    def forget_unwatched(self) -> None:
-        """Verify everything at the next reconciliations, and forget deleted jobs."""
-        alive = {manifest["metadata"]["uid"] for manifest in self._cache.jobs().values()}
-        self._memories = {uid: memory for uid, memory in self._memories.items() if uid in alive}
-        for memory in self._memories.values():
-            memory.forget_unwatched()
-
     async def _reconcile(self, job: CollectorJob, memory: JobMemory) -> ReconcileResult:
         now_s, settings = self._clock(), self._settings
         blocked, unread = await self._read(job, memory, now_s)
@@ -122,8 +113,8 @@ class Reconciler:
         await self._reader.read_learner(job, memory)
         observed = self._reader.observe(job, memory)
         serves = nats_server.is_needed(job, observed) and (observed.server_ready or self._access.external is not None)
-        away = await jobs_on_nats.refresh(self._nats, job, memory.on_nats, now_s, serves=serves)
-        heartbeats = memory.on_nats.heartbeats
+        away = await memory.read_heartbeats(self._nats, job, now_s, serves=serves)
+        heartbeats = memory.heartbeats
         found = verdict(job, observed, heartbeats, now_s)
         try:
             blocked = await self._act(job, memory, found, now_s, blocked=blocked)
@@ -139,7 +130,7 @@ class Reconciler:
             heartbeats=heartbeats,
             verdict=found,
             problem=problem_of(problem) if problem else None,
-            frames_per_second=memory.on_nats.rate.update(heartbeats.learner, now_s),
+            frames_per_second=memory.rate.update(heartbeats.learner, now_s),
             now_s=now_s,
         )
         now = status(snapshot)
@@ -147,7 +138,7 @@ class Reconciler:
             self._page.update(JobKey(job.metadata.namespace, job.metadata.name), snapshot, now)
         wait_s = await self._writer.write(job, now, memory)
         next_s = await self._next(job, now, found, wait_s)
-        if not found.ended and not job.spec.suspend:
+        if not found.stage.ended and not job.spec.suspend:
             # Each request to a NATS that is away takes seconds; when NATS is back, it may have lost the job.
             interval_s = AWAY_S if isinstance(problem, NatsUnavailable) else settings.refresh_s
             next_s = min(interval_s, math.inf if next_s is None else next_s)
@@ -199,37 +190,27 @@ class Reconciler:
         if found.stage is Stage.LIVE and not stopping and not self._may_start(job, memory, observed):
             actions = []
         starting = any(isinstance(action, Apply) for action in actions)  # pods need their rights
-        waits = any(not (pod.running or pod.finished) for pod in observed.pods)
-        if waits and now_s - memory.secrets_s >= self._settings.resync_s:  # a deleted Secret would be missed
-            memory.secrets.clear()
+        waits = any(not (pod.running or pod.finished) for pod in observed.pods)  # perhaps for a Secret
+        if now_s - memory.secrets_s >= (self._settings.resync_s if waits else self._settings.verify_s):
+            memory.secrets.clear()  # another client may have changed or deleted them
         needed = nats_server.is_needed(job, observed) and not memory.namespace_ends
-        objects, refused = self._objects(job, observed, server=needed)
-        rights = plan_access(objects, self._reader.observe(job, memory))
+        try:
+            access = access_objects(job, self._settings, self._access, server=needed, public_host=observed.public_host)
+            rights = plan_access(access, self._reader.observe(job, memory))
+        except TemplateInvalid as error:  # of the server: one that runs stays
+            rights, blocked = [], error
         for written in await self._applier.execute(job, [*rights, *actions] if starting else [*actions, *rights]):
             if written["kind"] == "Secret":
                 written["metadata"].pop("managedFields", None)
                 memory.secrets[ref(written)], memory.secrets_s = written, now_s
-        if refused:
-            raise refused
         return blocked
-
-    def _objects(
-        self, job: CollectorJob, observed: Observed, *, server: bool
-    ) -> tuple[list[Manifest], TemplateInvalid | None]:
-        """Return the objects of a job besides its runs, and why its server cannot be built: one that runs stays."""
-        build = partial(access_objects, job, self._settings, self._access, public_host=observed.public_host)
-        try:
-            return build(server=server), None
-        except TemplateInvalid as error:
-            running = [observed.server] if observed.server else []
-            return build(server=False) + running, error
 
     def _may_start(self, job: CollectorJob, memory: JobMemory, observed: Observed) -> bool:
         """Return whether pods of a live job may be created: NATS has the job, or will have it when they have started.
 
         A server that has found its node is ready seconds later. Of a job that a scheduler holds, it comes after them.
         """
-        if memory.on_nats.published is not None or not nats_server.is_needed(job, observed):
+        if memory.heartbeats.since_s < math.inf or not nats_server.is_needed(job, observed):
             return True
         if self._access.external or observed.server_ready:
             return False  # NATS does not answer
@@ -243,7 +224,7 @@ class Reconciler:
         if found.stage is not Stage.LIVE or job.spec.suspend or held:
             memory.history.forget()
             return
-        workers = decide(job, memory.on_nats.heartbeats, memory.history, now_s)
+        workers = decide(job, memory.heartbeats, memory.history, now_s)
         if workers != job.spec.workers:
             log.info("%s: scaled from %d to %d workers", job.key, job.spec.workers, workers)
             # The subresource needs fewer rights than a write of the job. The version: a user may just have edited it.

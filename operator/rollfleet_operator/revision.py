@@ -72,7 +72,8 @@ def _revision(same: _Same, source_digest: str, *, of_workers: bool = False) -> s
     chosen: dict[str, Any] = {"exclude": _NOT_FOR_WORKERS} if of_workers else {"include": _FOR_LEARNER | image}
     written = spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, **chosen)
     labels = scheduler_labels(same.job.metadata.labels)  # a scheduler refuses others for pods that run
-    return digest({"spec": _without_empty(written), "source": source_digest} | ({"labels": labels} if labels else {}))
+    filled = {key: value for key, value in written.items() if value not in ({}, [])}  # `weights: {}` means none
+    return digest({"spec": filled, "source": source_digest} | ({"labels": labels} if labels else {}))
 
 
 def _first(template: Manifest) -> Manifest:
@@ -81,8 +82,3 @@ def _first(template: Manifest) -> Manifest:
     containers = spec.get("containers") if isinstance(spec, dict) else None
     first = containers[0] if isinstance(containers, list) and containers else None
     return first if isinstance(first, dict) else {}
-
-
-def _without_empty(written: dict[str, Any]) -> dict[str, Any]:
-    """Drop empty parts: `weights: {}` and no `weights` mean the same."""
-    return {key: value for key, value in written.items() if value not in ({}, [])}

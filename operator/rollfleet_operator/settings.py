@@ -1,44 +1,21 @@
 """The operator's settings: one value, which the program reads from environment variables."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, Json, TypeAdapter, ValidationError
 
 from rollfleet_api.kubernetes_names import OPERATORS
 from rollfleet_operator.manifest import Manifest
 
-
-def _lease(text: str) -> str:
-    if text.count("/") != 1 or not all(text.split("/")):
-        raise ValueError("expected `namespace/name`")
-    return text
-
-
-def _peers(text: str) -> object:
-    try:
-        return tuple(dict(each) for each in json.loads(text))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"expected a list of a NetworkPolicy's peers: {error}") from error
-
-
-def _mapping(text: str) -> object:
-    try:
-        return dict(json.loads(text))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"expected a mapping in JSON: {error}") from error
-
-
-T = TypeVar("T")
 _Port = Annotated[int, Field(ge=0, le=65535)]
 _Seconds = Annotated[float, Field(gt=0)]
-_Mapping = Annotated[Manifest, BeforeValidator(_mapping)]
-_Lease = Annotated[str, AfterValidator(_lease)]
+_Lease = Annotated[str, Field(pattern="^[^/]+/[^/]+$")]
 _Names = Annotated[tuple[str, ...], BeforeValidator(lambda text: text.replace(",", " ").split())]
-_Peers = Annotated[tuple[Manifest, ...], BeforeValidator(_peers)]
+_Mapping = Json[Manifest]
+_Peers = Json[tuple[Manifest, ...]]
 
 
 class SettingsInvalid(ValueError):
@@ -70,8 +47,8 @@ class Settings:
         nats_to: Where that NATS is, as entries of a NetworkPolicy's `to`; empty: at any address.
         dns_to: Where name servers are, as `nats_to`.
         workers: Number of concurrent reconciliations, each of another job.
-        resync_s: Seconds between lists of all objects, which repair what watches missed.
-        verify_s: Seconds between checks of state that is neither watched nor listed (Secrets, NATS).
+        resync_s: Seconds between looks at all jobs, whether they have changed or not.
+        verify_s: Seconds between writes of a job's Secrets, which the operator may not read.
         refresh_s: Seconds between reconciliations of a running job, to read its heartbeats.
         status_interval_s: The least seconds between writes of a status without changed conditions.
 
@@ -109,11 +86,19 @@ class Settings:
     def read(cls, environ: Mapping[str, str]) -> Self:
         """Read the settings from environment variables: `worker_image` from `ROLLFLEET_WORKER_IMAGE`, and so on.
 
+        An empty variable is not set.
+
         Raises:
             SettingsInvalid: A variable has an invalid value. The text names it.
         """
         names = {field.name: f"ROLLFLEET_{field.name.upper()}" for field in fields(cls)}
-        settings = validated(cls, names, environ)
+        given = {field: environ[name] for field, name in names.items() if environ.get(name)}
+        try:
+            settings = TypeAdapter(cls).validate_python(given)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            field = str(first["loc"][0])
+            raise SettingsInvalid(f"{names[field]}={given[field]!r}: {first['msg']}") from error
         if settings.lease and not settings.pod:
             raise SettingsInvalid(f"{names['pod']} is not set: {names['lease']} needs the name of the operator's pod")
         if settings.nats_url and not settings.nats_external:
@@ -129,20 +114,3 @@ class Settings:
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
             "podSelector": {"matchLabels": labels},
         }
-
-
-def validated(kind: type[T], names: Mapping[str, str], environ: Mapping[str, str], **others: object) -> T:
-    """Return settings from environment variables, named by field, and from `others`. An empty variable is not set.
-
-    Raises:
-        SettingsInvalid: A variable has an invalid value. The text names it.
-    """
-    given = {field: environ[name] for field, name in names.items() if environ.get(name)}
-    try:
-        return TypeAdapter(kind).validate_python(given | others)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = str(first["loc"][0])
-        raise SettingsInvalid(
-            f"{names[field]}={given[field]!r}: {first['msg'].removeprefix('Value error, ')}"
-        ) from error

@@ -37,7 +37,7 @@ def status(snapshot: Snapshot) -> CollectorJobStatus:
         "restarts": sum(run.restarts for run in snapshot.observed.runs if run.name.role is Role.WORKER),
         "ready_time": _ready_time(snapshot, before, now),
         "start_time": before.start_time or (now if snapshot.running else None),
-        "completion_time": (before.completion_time or now) if verdict.ended else None,
+        "completion_time": (before.completion_time or now) if verdict.stage.ended else None,
         "last_error": _last_error(snapshot) or before.last_error,
     }
     beats = snapshot.heartbeats

@@ -38,6 +38,11 @@ class Stage(Enum):
     COMPLETE = auto()
     FAILED = auto()
 
+    @property
+    def ended(self) -> bool:
+        """Whether a job in this stage has ended."""
+        return self in (Stage.COMPLETE, Stage.FAILED)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -46,11 +51,6 @@ class Verdict:
     stage: Stage
     reason: str = ""
     message: str = ""
-
-    @property
-    def ended(self) -> bool:
-        """Whether the job has ended."""
-        return self.stage in (Stage.COMPLETE, Stage.FAILED)
 
 
 def current_run(job: CollectorJob, observed: Observed, role: Role) -> Run | None:

@@ -55,8 +55,7 @@ class WorkQueue(Generic[K]):
     def add_later(self, key: K, delay_s: float) -> None:
         """Add a key after a delay. Of several delays the shortest counts."""
         loop = asyncio.get_running_loop()
-        timer = self._timers.get(key)
-        if timer is not None:
+        if timer := self._timers.get(key):
             if timer.when() <= loop.time() + delay_s:
                 return
             timer.cancel()
@@ -105,6 +104,5 @@ class WorkQueue(Generic[K]):
         self.add(key)
 
     def _cancel_timer(self, key: K) -> None:
-        timer = self._timers.pop(key, None)
-        if timer is not None:
+        if timer := self._timers.pop(key, None):
             timer.cancel()

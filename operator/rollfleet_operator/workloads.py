@@ -7,7 +7,7 @@ from rollfleet_api.exit_codes import EXIT_PERMANENT, EXIT_TERMINATED, NO_FAILURE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names, pods
-from rollfleet_operator.manifest import Manifest
+from rollfleet_operator.manifest import Manifest, built
 from rollfleet_operator.revision import evaluation_revision, learner_revision, workers_revision
 from rollfleet_operator.settings import Settings
 
@@ -39,8 +39,9 @@ def learner(job: CollectorJob, settings: Settings, source_digest: str = "") -> M
     if job.spec.learner is None:
         return None
     revision = learner_revision(job, source_digest)
-    written = job.spec.learner.template
-    container = {"name": pods.first_container(written, LEARNER), "image": job.spec.image or settings.worker_image}
+    written = pods.checked(job.spec.learner.template)
+    own = next(iter(written["spec"]["containers"]), {"name": LEARNER})
+    container = {"name": own["name"], "image": job.spec.image or settings.worker_image}
     template = pods.pod_template(job, settings, Role.LEARNER, revision, container, written)
     manifest = _workload(job, Role.LEARNER, revision, template)
     manifest["spec"] |= {
@@ -79,15 +80,9 @@ def _indexed(job: CollectorJob, settings: Settings, role: Role, revision: str, c
 
 def _workload(job: CollectorJob, role: Role, revision: str, template: Manifest) -> Manifest:
     name = job.metadata.name
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {
-            "name": str(names.Workload(name, role, revision)),
-            "labels": names.labels(name, role) | {names.REVISION: revision},
-        },
-        "spec": {"podReplacementPolicy": "Failed", "template": template},
-    }
+    labels = names.labels(name, role) | {names.REVISION: revision}
+    spec = {"podReplacementPolicy": "Failed", "template": template}
+    return built("Job", str(names.Workload(name, role, revision)), labels, spec=spec)
 
 
 def _ignored(container: str, codes: Sequence[int]) -> list[Manifest]:

@@ -1,5 +1,5 @@
 """NATS for the operator: the stream of each job, and its heartbeats.
 
-`server_port` implements `NatsPort` with `connection`, `streams` and `heartbeat_listener`. No module here imports kopf
+`server_port` implements `NatsPort` with `connection` and `job_on_nats`. No module here imports kopf
 or knows of pods.
 """

@@ -1,17 +1,14 @@
 """A connection to NATS that is opened on first use, and again after a loss."""
 
-import asyncio
-import json
 import logging
 import ssl
-from collections.abc import Mapping
 from typing import Any
 
-import nats
 from nats.aio.client import Client, RawCredentials
-from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
 
+from rollfleet_api.streams import Plan, Reply, RequestRefused
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats_access import Login
 
@@ -25,13 +22,12 @@ RETRY_WAIT_S = 0.1
 class Connection:
     """A connection as one user. `name` is shown by NATS.
 
-    It does not reconnect in the background: after a loss, the next caller opens it again.
+    It does not reconnect in the background: after a loss, the next caller opens it again. For one caller at a time.
     """
 
     def __init__(self, login: Login, name: str) -> None:
         self.login, self._name = login, name
         self._client: Client | None = None
-        self._opening = asyncio.Lock()
 
     async def client(self) -> Client:
         """Return the open connection.
@@ -39,30 +35,39 @@ class Connection:
         Raises:
             NatsUnavailable: NATS could not be reached, or refused the login.
         """
-        async with self._opening:
-            if self._client is None or not self._client.is_connected:
-                await self.close()
-                self._client = await self._open()
-            return self._client
+        if self._client is None or not self._client.is_connected:
+            await self.close()
+            self._client = await self._open()
+        return self._client
 
-    async def request(
-        self, subject: str, body: Mapping[str, object] | str | bytes = "", *, headers: dict[str, str] | None = None
-    ) -> Msg:
-        """Send a request and return the reply.
+    async def use(self, login: Login) -> None:
+        """Be this user from now on, such as one with a new password."""
+        if login != self.login:
+            await self.close()
+            self.login = login
+
+    async def carry_out(self, plan: Plan) -> None:
+        """Send the requests that `rollfleet_api.streams` plans, each after the reply to the one before.
 
         Raises:
-            NatsUnavailable: As above, or no answer came.
-            NoRespondersError: No service listens on the subject.
+            NatsUnavailable: As above, or NATS refused a request, or did not answer; the text says why.
         """
-        text = body if isinstance(body, str | bytes) else json.dumps(body)
-        data = text.encode() if isinstance(text, str) else text
-        client = await self.client()
+        client, request = await self.client(), next(plan)
         try:
-            return await client.request(subject, data, timeout=REQUEST_TIMEOUT_S, headers=headers)
-        except nats.errors.NoRespondersError:
-            raise
+            while True:
+                headers = dict(request.headers) or None
+                message = await client.request(
+                    request.subject, request.data, timeout=REQUEST_TIMEOUT_S, headers=headers
+                )
+                request = plan.send(Reply.parse(request, message.data))
+        except StopIteration:
+            return
+        except RequestRefused as refused:
+            raise NatsUnavailable(str(refused)) from refused
+        except NoRespondersError as error:
+            raise NatsUnavailable("JetStream does not answer: it starts, or it is off for this user") from error
         except (NatsError, TimeoutError, OSError) as error:
-            raise NatsUnavailable(f"NATS at {self.login.url} did not answer {subject}: {error!r}") from error
+            raise NatsUnavailable(f"NATS at {self.login.url} did not answer {request.subject}: {error!r}") from error
 
     async def close(self) -> None:
         """Close the connection; the next use opens it again."""

@@ -6,11 +6,10 @@ from contextlib import asynccontextmanager
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.nats_server import OWNER
+from rollfleet_api.streams import deprovisioning
 from rollfleet_api.subjects import Subjects
 from rollfleet_operator.errors import NatsUnavailable
-from rollfleet_operator.nats import streams
-from rollfleet_operator.nats.connection import Connection
-from rollfleet_operator.nats.heartbeat_listener import HeartbeatListener, MessageCount
+from rollfleet_operator.nats.job_on_nats import JobOnNats, MessageCount
 from rollfleet_operator.nats_access import NatsAccess
 from rollfleet_operator.nats_port import Heartbeats, JobKey
 
@@ -22,54 +21,43 @@ class NatsOnServers:
 
     def __init__(self, access: NatsAccess) -> None:
         self._access, self._messages = access, MessageCount()
-        self._open: dict[JobKey, HeartbeatListener] = {}
+        self._jobs: dict[JobKey, JobOnNats] = {}
 
     @property
     def dropped_messages(self) -> int:
         """Number of messages of jobs that were not kept; see `NatsPort`."""
         return self._messages.dropped
 
-    async def publish(self, job: CollectorJob) -> None:
-        """Create or update the job's stream, and publish the job; see `NatsPort`."""
-        async with _time_limit(job.key):
-            listener = await self._listener(job)
-            await streams.provision(listener.nats, job, listener.kept(job))
-
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
-        """Return the last messages of a job; see `NatsPort`."""
+        """Publish a job that its NATS may lack, and return its last messages; see `NatsPort`."""
+        key, login = JobKey(job.metadata.namespace, job.metadata.name), self._access.login(job, OWNER)
         async with _time_limit(job.key):
-            return await (await self._listener(job)).heartbeats(job)
+            known = self._jobs.get(key)
+            if known and known.uid != job.metadata.uid:  # an earlier job of this name
+                await self._jobs.pop(key).close()
+            known = self._jobs.setdefault(key, JobOnNats(job, login, self._messages))
+            await known.nats.use(login)
+            return await known.heartbeats(job)
 
     async def disconnect(self, key: JobKey) -> None:
         """Close the connection of a job whose server goes; see `NatsPort`."""
-        if listener := self._open.get(key):
-            await listener.nats.close()
+        if known := self._jobs.get(key):
+            await known.nats.close()
 
     async def remove(self, key: JobKey) -> None:
         """Forget a job, and remove it from the organisation's NATS; see `NatsPort`."""
-        if (listener := self._open.get(key)) is None:
+        if (known := self._jobs.get(key)) is None:
             return
         if self._access.external:
             async with _time_limit("/".join(key)):
-                await streams.deprovision(listener.nats, Subjects(namespace=key.namespace, job=key.name))
-        del self._open[key]
-        await listener.nats.close()
-        listener.forget()
+                await known.nats.carry_out(deprovisioning(Subjects(namespace=key.namespace, job=key.name)))
+        del self._jobs[key]
+        await known.close()
 
     async def close(self) -> None:
         """Disconnect."""
-        for listener in self._open.values():
-            await listener.nats.close()
-
-    async def _listener(self, job: CollectorJob) -> HeartbeatListener:
-        key, login = JobKey(job.metadata.namespace, job.metadata.name), self._access.login(job, OWNER)
-        listener = self._open.get(key)
-        if listener is None:
-            listener = self._open[key] = HeartbeatListener(Connection(login, job.key), self._messages)
-        elif listener.nats.login != login:  # a later job of this name, or one with new passwords
-            await listener.nats.close()
-            listener.nats = Connection(login, job.key)
-        return listener
+        for known in self._jobs.values():
+            await known.nats.close()
 
 
 @asynccontextmanager

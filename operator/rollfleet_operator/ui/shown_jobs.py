@@ -23,9 +23,10 @@ class ShownJobs:
         self._records: dict[str, JobRecord] = {}
 
     def update(self, key: JobKey, snapshot: Snapshot | None = None, status: CollectorJobStatus | None = None) -> None:
-        """Take in the newest state of a job; see `JobRecord.update`. A page that fails stops no job."""
+        """Take in a job's newest state, or its deletion; see `JobRecord.update`. A page that fails stops no job."""
         manifest = self._cache.job(key)
         if manifest is None:
+            self._records.pop("/".join(key), None)
             return
         try:
             record = self._records.get("/".join(key))
@@ -36,10 +37,6 @@ class ShownJobs:
             log.debug("%s/%s: not on the page: %s", *key, error)
         except Exception:
             log.exception("%s/%s: error in the page", *key)
-
-    def gone(self, key: JobKey) -> None:
-        """Forget a job that was deleted."""
-        self._records.pop("/".join(key), None)
 
     def jobs(self) -> Mapping[str, JobRecord]:
         """Return all jobs; see `rollfleet_ui.source.Source`."""

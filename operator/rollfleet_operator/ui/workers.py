@@ -22,17 +22,12 @@ from rollfleet_ui.rows import learner_row, worker_row
 def worker_rows(snapshot: Snapshot) -> list[WorkerRow]:
     """Return a row for each worker by index, then those of evaluation workers, then the learner's."""
     beats, learner = snapshot.heartbeats.workers, snapshot.heartbeats.learner
-    pods: defaultdict[int, list[Pod]] = defaultdict(list)
-    for pod in _oldest_first(snapshot, Role.WORKER):
-        pods[pod.index].append(pod)
+    pods = _by_index(snapshot, Role.WORKER)
     known = {*range(snapshot.job.spec.workers)} if snapshot.wanted else {*pods, *beats}
     published = learner.version if learner else None
     rows = [_worker(snapshot, index, pods[index], beats.get(index), published) for index in sorted(known | {*pods})]
-    evaluating: defaultdict[int, list[Pod]] = defaultdict(list)
-    for pod in _oldest_first(snapshot, Role.EVALUATION):
-        evaluating[pod.index].append(pod)
-    evaluations = [_evaluation(snapshot, pods) for _, pods in sorted(evaluating.items())]
-    return [*rows, *evaluations, _learner(snapshot, _oldest_first(snapshot, Role.LEARNER))]
+    evaluations = [_evaluation(snapshot, each) for _, each in sorted(_by_index(snapshot, Role.EVALUATION).items())]
+    return [*rows, *evaluations, _learner(snapshot, _by_index(snapshot, Role.LEARNER)[0])]
 
 
 def object_rows(snapshot: Snapshot) -> list[ObjectRow]:
@@ -40,7 +35,7 @@ def object_rows(snapshot: Snapshot) -> list[ObjectRow]:
     states = {Ref("Job", str(run.name)): _state_of_run(run) for run in snapshot.observed.runs}
     if server := snapshot.observed.server:
         states[ref(server)] = "Ready" if snapshot.observed.server_ready else "Starting"
-    streams = () if snapshot.verdict.ended else (subjects_of(snapshot.job).state_stream,)
+    streams = () if snapshot.verdict.stage.ended else (subjects_of(snapshot.job).state_stream,)
     return [
         *(
             ObjectRow(kind=each.kind, name=each.name, state=states.get(each, ""))
@@ -109,9 +104,13 @@ def _error(pods: Sequence[Pod]) -> str:
     return one_line((pods[-1].message if pods else "") or (newest[0].message if newest else ""))
 
 
-def _oldest_first(snapshot: Snapshot, role: Role) -> list[Pod]:
-    pods = [pod for pod in snapshot.observed.pods if pod.role is role]
-    return sorted(pods, key=lambda pod: (pod.created_s, pod.name))
+def _by_index(snapshot: Snapshot, role: Role) -> defaultdict[int, list[Pod]]:
+    """Return the pods of a role by index, the oldest of each first."""
+    found: defaultdict[int, list[Pod]] = defaultdict(list)
+    for pod in sorted(snapshot.observed.pods, key=lambda pod: (pod.created_s, pod.name)):
+        if pod.role is role:
+            found[pod.index].append(pod)
+    return found
 
 
 def _state_of_run(run: Run) -> str:

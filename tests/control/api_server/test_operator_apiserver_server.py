@@ -149,7 +149,6 @@ def test_a_template_without_the_form_of_one_is_named_and_a_server_that_runs_stay
     wrong = {"template": {"spec": {"containers": "nats"}}}
     lab.apply(nats=wrong)
     assert "containers" in lab.wait_condition("Degraded", "TemplateInvalid")["message"]
-    assert lab.get("Secret", names.secret("cartpole", Role.WORKER))
     lab.apply(nats=None)
     before: Any = wait_for(lambda: lab.get("Deployment", SERVER))
     lab.wait_condition("Degraded", "AsExpected", "False")

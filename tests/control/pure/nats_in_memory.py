@@ -14,7 +14,7 @@ class NatsInMemory:
         published: Published jobs, each in its last version.
         beats: The results of `heartbeats`, by job.
         away: Whether NATS is unreachable.
-        on_publish: Called with each job before it is published.
+        on_publish: Called with each job before a generation of it is published.
         dropped_messages: Always 0.
 
     Example:
@@ -29,19 +29,16 @@ class NatsInMemory:
         self.away = False
         self.dropped_messages = 0
 
-    async def publish(self, job: CollectorJob) -> None:
+    async def heartbeats(self, job: CollectorJob) -> Heartbeats:
         self._check()
-        if self.on_publish:
-            await self.on_publish(job)
-        key = _key(job)
+        key = JobKey(job.metadata.namespace, job.metadata.name)
         known = self.published.get(key)
         if known and known.metadata.uid != job.metadata.uid:
             self.beats.pop(key, None)
+        if self.on_publish and (known is None or known.metadata.generation != job.metadata.generation):
+            await self.on_publish(job)
         self.published[key] = job
-
-    async def heartbeats(self, job: CollectorJob) -> Heartbeats:
-        self._check()
-        return self.beats.get(_key(job), Heartbeats())
+        return self.beats.get(key, Heartbeats())
 
     async def disconnect(self, key: JobKey) -> None:
         """Keep its last messages, as a listener does."""
@@ -56,7 +53,3 @@ class NatsInMemory:
     def _check(self) -> None:
         if self.away:
             raise NatsUnavailable("NATS did not answer")
-
-
-def _key(job: CollectorJob) -> JobKey:
-    return JobKey(job.metadata.namespace, job.metadata.name)

@@ -9,7 +9,7 @@ from rollfleet_operator.status import status
 
 
 def status_of(before: Scene, after: Scene) -> list[tuple[str, str]]:
-    found = events_between(status(before.snapshot), status(after.snapshot))
+    found = [*events_between(status(before.snapshot), status(after.snapshot))]
     return [(each.severity, each.reason) for each in found]
 
 

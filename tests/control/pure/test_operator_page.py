@@ -51,7 +51,7 @@ class Stage:
         manifest: Any = scene.job.dump()
         self._version += 1
         self.cache.remove({**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(self._version)}})
-        self.page.gone(KEY)
+        self.page.update(KEY)
 
     def moments(self) -> list[tuple[str, str]]:
         return [(each.kind, each.text) for each in self.job.timeline()]

@@ -10,8 +10,7 @@ from tests.control.pure.scene import Scene, scene
 from rollfleet_api.messages import LearnerPhase, LearnerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.times import format_time
-from rollfleet_operator.job_memory import OnNats
-from rollfleet_operator.jobs_on_nats import refresh
+from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.nats_port import Heartbeats, JobKey
 from rollfleet_operator.verdict import Stage, left_early
 
@@ -261,12 +260,12 @@ def test_a_job_fails_when_no_learner_has_ever_come_in_time(age_s: float, stage: 
 
 @pytest.mark.parametrize("known", [True, False], ids=["same-operator", "next-operator"])
 async def test_a_learner_is_not_gone_while_nats_is_silent_nor_when_it_answers_again(known: bool) -> None:
-    found, nats, memory = scene(failure={"learnerTimeoutSeconds": 60}), NatsInMemory(), OnNats()
+    found, nats, memory = scene(failure={"learnerTimeoutSeconds": 60}), NatsInMemory(), JobMemory()
     nats.beats[JobKey("lab", "cartpole")] = Heartbeats(learner=replace(learned(9), time_s=found.now_s))
 
     async def stage_after(seconds: float) -> Stage:
         now_s = found.now_s + seconds
-        await refresh(nats, found.job, memory, now_s, serves=True)
+        await memory.read_heartbeats(nats, found.job, now_s, serves=True)
         return replace(found, heartbeats=memory.heartbeats, now_s=now_s).verdict.stage
 
     if known:

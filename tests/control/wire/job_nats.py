@@ -8,8 +8,8 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,11 @@ from rollfleet_api.permissions import Role, inbox_prefix
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.validation import parse_job
 from rollfleet_operator import nats_server
+from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.installation_key import KEY_BYTES, InstallationKey
 from rollfleet_operator.nats.server_port import NatsOnServers
 from rollfleet_operator.nats_access import Login, NatsAccess
-from rollfleet_operator.nats_port import JobKey
+from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.settings import Settings
 
 START_TIMEOUT_S = 60.0
@@ -154,9 +155,12 @@ class Site:
         self.nats, self._others = NatsOnServers(self.access), list[NatsOnServers]()
 
     @staticmethod
-    def job(name: str = "a", *, namespace: str = "default", uid: str = "uid-1", **spec: object) -> CollectorJob:
+    def job(
+        name: str = "a", *, namespace: str = "default", uid: str = "uid-1", generation: int = 1, **spec: object
+    ) -> CollectorJob:
         small = {"policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
-        return parse_job(job_data({"name": name, "namespace": namespace, "uid": uid}, **small | spec))
+        metadata = {"name": name, "namespace": namespace, "uid": uid, "generation": generation}
+        return parse_job(job_data(metadata, **small | spec))
 
     def server(self, job: CollectorJob, *, url: str = "") -> NatsProcess:
         """Return the server of a job, which is started by the first call; `url`: where an earlier one was."""
@@ -174,7 +178,7 @@ class Site:
         """Return a job that the operator has published on its server."""
         job = self.job(name, **fields)
         self.server(job)
-        await self.nats.publish(job)
+        await self.nats.heartbeats(job)
         return job
 
     def another_operator(self) -> NatsOnServers:
@@ -229,11 +233,14 @@ class Site:
             for subject, message in messages.items():
                 await guest.client.jetstream().publish(subject, pack(message))
 
-    async def deafen(self, job: CollectorJob) -> None:
-        client = await self.nats._open[JobKey(job.metadata.namespace, job.metadata.name)].nats.client()
-        for subscription in list(client._subs.values()):
-            if not subscription.subject.startswith("_INBOX"):
-                await subscription.unsubscribe()
+    async def heard(self, job: CollectorJob, enough: Callable[[Heartbeats], bool]) -> Heartbeats:
+        """Return the operator's heartbeats of a job once they are enough."""
+        async with asyncio.timeout(30):
+            while True:
+                with suppress(NatsUnavailable):
+                    if enough(found := await self.nats.heartbeats(job)):
+                        return found
+                await self.stored(job, subjects_of(job).spec)  # a round trip: they are on their way
 
     async def stored(self, job: CollectorJob, subject: str) -> bytes:
         async with self.guest(job, OWNER) as owner:

@@ -1,22 +1,21 @@
 """A NATS that comes back empty: the operator restores its data, and all processes continue."""
 
 import asyncio
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
 
+import pytest
+from nats.errors import NoRespondersError
 from tests.control.wire.job_nats import Site
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, Lease, pack
+from rollfleet_api.nats_server import OWNER
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
-from rollfleet_operator.errors import NatsUnavailable
+from rollfleet_operator.nats import job_on_nats
 from rollfleet_operator.nats_port import JobKey
 
-T = TypeVar("T")
 LEASE = Lease(incarnation=4, host="node-1", pid=7)
 CONTROL = Control(session=6, phase=LearnerPhase.RUN, round=11, version=9)
 LEARNER = LearnerStatus(session=6, version=9, applied_version=8, frames=640, batches=10, time_s=1.0)
@@ -27,25 +26,23 @@ def lose_everything(site: Site, job: CollectorJob) -> None:
     site.server(job).start_again()
 
 
-async def noticed(site: Site, job: CollectorJob) -> None:
-    """Wait until the operator has noticed that it hears nothing of the job."""
-    with suppress(NatsUnavailable):
-        async with asyncio.timeout(10):
-            while True:
-                await site.nats.heartbeats(job)
-                await blocking(lambda: time.sleep(0.01))
+async def is_published_again(site: Site, job: CollectorJob) -> None:
+    """Look at the job as the operator does, until its NATS has it."""
+    async with asyncio.timeout(10):
+        while True:
+            await site.nats.heartbeats(job)
+            with suppress(NoRespondersError):  # the operator has not noticed yet that its connection is lost
+                await site.stored(job, subjects_of(job).spec)
+                return
 
 
 async def running(site: Site) -> CollectorJob:
-    """A job of which the operator has heard: some of it was there before it listened, the rest came afterwards."""
+    """A job of which the operator has heard."""
     job = await site.start(workers=2)
     subjects = subjects_of(job)
     await site.speak(job, Role.WORKER, {subjects.lease(1): LEASE})
-    await site.nats.heartbeats(job)
     await site.speak(job, Role.LEARNER, {subjects.control: CONTROL, subjects.learner: LEARNER})
-    async with asyncio.timeout(5):
-        while (await site.nats.heartbeats(job)).learner != LEARNER:
-            await site.stored(job, subjects.spec)  # a round trip: it is on its way
+    await site.heard(job, lambda found: (found.control, found.learner) == (CONTROL, LEARNER))
     return job
 
 
@@ -54,8 +51,7 @@ async def test_lost_state_for_restarting_processes_is_restored(site: Site) -> No
     subjects = subjects_of(job)
     for _ in range(2):
         lose_everything(site, job)
-        await noticed(site, job)
-        await site.nats.publish(job)
+        await is_published_again(site, job)
         assert await site.stored(job, subjects.lease(1)) == pack(LEASE)
         assert await site.stored(job, subjects.control) == pack(CONTROL)
         assert (await site.nats.heartbeats(job)).learner == LEARNER
@@ -64,10 +60,10 @@ async def test_lost_state_for_restarting_processes_is_restored(site: Site) -> No
 async def test_message_from_before_the_restore_is_kept(site: Site) -> None:
     job = await running(site)
     lose_everything(site, job)
-    await site.another_operator().publish(job)
+    await site.another_operator().heartbeats(job)
     newer = replace(CONTROL, round=12)
     await site.speak(job, Role.LEARNER, {subjects_of(job).control: newer})
-    await site.nats.publish(job)
+    await is_published_again(site, job)
     assert await site.stored(job, subjects_of(job).control) == pack(newer)
 
 
@@ -85,9 +81,17 @@ async def test_a_server_that_was_taken_away_comes_back_with_the_state(site: Site
     await site.nats.disconnect(JobKey("default", "a"))
     site.without_server(job)
     site.server(job)
-    await site.nats.publish(job)
+    await site.nats.heartbeats(job)
     assert await site.stored(job, subjects_of(job).control) == pack(CONTROL)
 
 
-async def blocking(call: Callable[[], T]) -> T:
-    return await asyncio.to_thread(call)
+async def test_a_deleted_stream_is_created_again_and_heard(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_on_nats, "IDLE_S", 0.1)
+    monkeypatch.setattr(job_on_nats, "LOST_S", 0.5)
+    job = await running(site)
+    async with site.guest(job, OWNER) as owner:
+        await owner.client.jsm().delete_stream(subjects_of(job).state_stream)
+    await is_published_again(site, job)
+    newer = replace(CONTROL, round=12)
+    await site.speak(job, Role.LEARNER, {subjects_of(job).control: newer})
+    await site.heard(job, lambda found: found.control == newer)

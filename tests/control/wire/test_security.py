@@ -133,7 +133,7 @@ async def test_passwords_of_before_a_rotation_and_of_a_deleted_job_are_refused(s
     for later in (site.job(uid="uid-2"), first.model_copy(update={"metadata": rotated})):
         site.without_server(first)
         site.server(later)
-        await site.nats.publish(later)
+        await site.nats.heartbeats(later)
         for user, password in kept.items():
             assert "Authorization" in await site.refusal(later, user, password)
 
@@ -148,7 +148,7 @@ async def test_a_program_that_runs_connects_with_renewed_credentials(site: Site)
         port = site.server(job).url
         site.without_server(job)
         site.server(renewed, url=port)
-        await site.nats.publish(renewed)
+        await site.nats.heartbeats(renewed)
         site.address(renewed, Role.LEARNER)  # as the kubelet brings it
         await asyncio.to_thread(lambda: link.call(link.store(subject, b"after"), timeout_s=30))
         assert await site.stored(renewed, subject) == b"after"

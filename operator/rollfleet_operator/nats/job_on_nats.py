@@ -1,0 +1,178 @@
+"""A job on its NATS: published, and heard by a consumer of its stream: the messages of before, then each new one.
+
+All jobs share the operator's memory. Therefore it keeps only messages that it reads later, of a limited size, and a
+limited number for all jobs together. NATS holds further messages back until those on their way are read, and of what
+waits only the newest of each subject.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import Error as NatsError
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, WorkerStatus, unpack
+from rollfleet_api.streams import provisioning, subjects_of
+from rollfleet_api.text import last_line
+from rollfleet_operator.errors import NatsUnavailable
+from rollfleet_operator.nats.connection import Connection
+from rollfleet_operator.nats_access import Login
+from rollfleet_operator.nats_port import Heartbeats
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M")
+
+IDLE_S: Final = 10.0
+"""Seconds after which NATS sends a sign of life of a consumer without messages."""
+
+LOST_S: Final = 30.0
+"""Seconds without a message or a sign of life after which the job's stream, or the server's node, is lost."""
+
+MOST_MESSAGES: Final = 100_000
+"""The most kept messages of all jobs. A job may keep as many as all jobs leave free: half of them, if it is alone."""
+
+MESSAGES_OF_JOB: Final = 512
+"""The messages of a job that are kept in any case, so that large jobs take nothing from small ones."""
+
+BEAT_BYTES: Final = 1 << 16  # of a worker's heartbeat, with its last error
+ERROR_CHARS: Final = 500  # of the line of the error that is kept
+LEASE_BYTES: Final = 1 << 10
+LEARNER_BYTES: Final = 1 << 12  # of the learner's heartbeat, or of its orders besides those for single workers
+ORDER_BYTES: Final = 32  # of an order for a single worker
+
+
+@dataclass(slots=True)
+class MessageCount:
+    """Number of messages of all jobs: kept, and dropped as too large, too many, or of no worker of their job."""
+
+    kept: int = 0
+    dropped: int = 0
+
+
+class JobOnNats:
+    """One job on its NATS.
+
+    Attributes:
+        uid: The job's UID.
+        nats: The connection to the job's NATS.
+    """
+
+    def __init__(self, job: CollectorJob, login: Login, count: MessageCount) -> None:
+        self.uid, self.nats = job.metadata.uid, Connection(login, job.key)
+        self._subjects, self._count = subjects_of(job), count
+        self._workers = 0  # the greatest number of workers so far: messages of others are dropped
+        self._published: tuple[Client, int | None] | None = None  # by which connection, and which generation
+        self._subscription: Subscription | None = None
+        self._heard, self._heard_s, self._arrived = 0, math.inf, asyncio.Event()  # of this consumer
+        self._beats: dict[int, WorkerStatus] = {}
+        self._last: dict[str, bytes] = {}  # the other messages
+
+    async def heartbeats(self, job: CollectorJob) -> Heartbeats:
+        """Return the last messages, after the job is published if NATS may lack it.
+
+        If NATS has lost its state, the kept leases, control and learner's status are stored again: a learner or a
+        worker that restarts needs them. Weights are not among them: the learner sends them again.
+
+        Raises:
+            NatsUnavailable: NATS did not answer.
+        """
+        self._workers = max(self._workers, job.spec.workers)
+        if time.monotonic() - self._heard_s > LOST_S:
+            await self.nats.close()
+        wanted = await self.nats.client(), job.metadata.generation
+        if wanted != self._published:
+            await self.nats.carry_out(provisioning(job, dict(self._last)))
+            await self._listen(wanted[0])  # a new connection has missed messages, and a new stream has other consumers
+            self._published = wanted
+        return Heartbeats(
+            workers=dict(self._beats),
+            learner=_read(LearnerStatus, self._last.get(self._subjects.learner)),
+            control=_read(Control, self._last.get(self._subjects.control)),
+        )
+
+    async def close(self) -> None:
+        """Disconnect for good. The kept messages count no longer."""
+        await self.nats.close()
+        self._count.kept -= len(self._beats) + len(self._last)
+
+    async def _listen(self, client: Client) -> None:
+        """Create a consumer, and wait until it has delivered the last messages of before."""
+        if self._subscription:
+            with suppress(NatsError):  # of an earlier connection
+                await self._subscription.unsubscribe()
+        subjects, inbox = self._subjects, client.new_inbox()
+        consumer = ConsumerConfig(
+            deliver_subject=inbox,
+            deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
+            filter_subjects=[subjects.workers, subjects.learner, subjects.control, subjects.leases],
+            ack_policy=AckPolicy.NONE,
+            flow_control=True,
+            idle_heartbeat=IDLE_S,
+            mem_storage=True,
+        )
+        self._heard, self._heard_s = 0, time.monotonic()
+        try:
+            self._subscription = await client.subscribe(inbox, cb=self._on_message)
+            created = await client.jsm().add_consumer(subjects.state_stream, consumer)
+            before = (created.num_pending or 0) + (created.delivered.consumer_seq if created.delivered else 0)
+            while self._heard < before:
+                self._arrived.clear()
+                await self._arrived.wait()
+        except (NatsError, TimeoutError, OSError) as error:
+            raise NatsUnavailable(f"NATS did not return the last heartbeats of {subjects.key}: {error}") from error
+
+    async def _on_message(self, message: Msg) -> None:
+        self._heard_s = time.monotonic()
+        if "Status" not in (message.headers or {}):
+            self._keep(message.subject, message.data)
+            self._heard += 1
+            self._arrived.set()
+        elif message.reply:  # NATS waits until the messages from before this one are read
+            await message.respond(b"")
+
+    def _keep(self, subject: str, data: bytes) -> None:
+        """Keep a message if it is read later, and count it if not."""
+        subjects, last = self._subjects, subject.rpartition(".")[2]
+        worker = int(last) if last.isascii() and last.isdecimal() else self._workers
+        limits = {subjects.learner: LEARNER_BYTES, subjects.control: LEARNER_BYTES + ORDER_BYTES * self._workers}
+        if worker < self._workers:
+            limits |= {subjects.worker(worker): BEAT_BYTES, subjects.lease(worker): LEASE_BYTES}
+        valid = len(data) <= limits.get(subject, -1)  # a client may have invented the subject
+        if valid and subject == subjects.worker(worker):
+            status = _read(WorkerStatus, data)
+            if status and status.worker == worker and self._has_room(new=worker not in self._beats):
+                short = replace(status, error=last_line(status.error)[:ERROR_CHARS]) if status.error else status
+                self._beats[worker] = short
+                return
+        elif valid and self._has_room(new=subject not in self._last):
+            self._last[subject] = data
+            return
+        self._count.dropped += 1
+
+    def _has_room(self, *, new: bool) -> bool:
+        """Return whether a message may be kept, and count a new one."""
+        own = len(self._beats) + len(self._last)
+        # At most as many as are left for all others: the largest job leaves half, also if it exists on paper only.
+        room = not new or own < max(MESSAGES_OF_JOB, MOST_MESSAGES - self._count.kept)
+        self._count.kept += new and room
+        return room
+
+
+def _read(kind: type[M], data: bytes | None) -> M | None:
+    if data is None:
+        return None
+    try:
+        return unpack(kind, data)
+    except MessageInvalid as error:
+        log.debug("ignored a message: %s", error)
+        return None
