@@ -1,4 +1,4 @@
-"""The running operator: tasks that reconcile jobs from a queue, and watches that fill it."""
+"""The running operator: tasks that reconcile jobs from a queue, and watches that fill it. kopf starts and stops it."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Any, Final
 
 import kopf
 
@@ -44,7 +44,7 @@ STUCK_S: Final = 300.0
 
 
 class Operator:
-    """The tasks of the operator, and their shared state, in one event loop.
+    """The tasks of the operator, and their shared state. kopf calls `start` and `stop` in its event loop.
 
     Args:
         connect: Returns the API server's address and credentials.
@@ -197,3 +197,23 @@ class Operator:
         """Return whether the job's namespace is listed: elsewhere, jobs are unknown and not deleted."""
         listed = [watch.listed for watch in self.watches if watch.namespace in (None, key.namespace)]
         return bool(listed) and all(listed)
+
+
+@kopf.on.startup()
+async def start(settings: kopf.OperatorSettings, memo: Operator, **_: Any) -> None:
+    """Configure kopf, and start. The operator watches objects itself (see `watch`)."""
+    settings.posting.enabled = False  # the operator writes its own events
+    settings.scanning.disabled = True  # kopf watches nothing
+    await memo.start()
+
+
+@kopf.on.login()
+def log_in(memo: Operator, **_: Any) -> kopf.ConnectionInfo:
+    """Return the API server's address and credentials."""
+    return memo.connect()
+
+
+@kopf.on.cleanup()
+async def stop(memo: Operator, **_: Any) -> None:
+    """Stop."""
+    await memo.stop()

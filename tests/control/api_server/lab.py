@@ -1,5 +1,6 @@
 """A namespace of a real API server, and operators that run on it."""
 
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -8,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import kopf
 from tests.api.job_data import SMALLEST, job_data
 from tests.control.kubernetes import ApiServer, wait_for
 from tests.control.pure.nats_in_memory import NatsInMemory
@@ -33,7 +35,7 @@ MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
 
 
 class RunningOperator:
-    """The operator, in the loop of the API server's clients."""
+    """The operator, as kopf runs it, in the loop of the API server's clients."""
 
     def __init__(
         self,
@@ -47,11 +49,24 @@ class RunningOperator:
         self._server, self.nats = server, nats
         login = (token,) if token else ()
         self.operator = Operator(settings, lambda: server.login(*login), lambda _: nats, access)
-        server.call(self.operator.start(), timeout_s=START_S)
+        self._stop = threading.Event()
+        ready = threading.Event()
+        self._running = server.begin(
+            kopf.operator(
+                memo=self.operator,
+                standalone=True,
+                clusterwide=not settings.namespaces,
+                namespaces=settings.namespaces,
+                stop_flag=self._stop,
+                ready_flag=ready,
+            )
+        )
+        assert ready.wait(START_S), "kopf did not start"
 
     def stop(self) -> None:
         """As SIGTERM would; once more does nothing."""
-        self._server.call(self.operator.stop(), timeout_s=START_S)
+        self._stop.set()
+        self._running.result(60)
 
     def http(self, path: str) -> tuple[int, str]:
         try:
