@@ -25,6 +25,7 @@ from rollfleet_api.subjects import OFFER
 log = logging.getLogger(__name__)
 
 READY_BYTES = 64 << 20  # of complete batches that wait for the learner's loop: then no other is asked for
+DECODED_BYTES = 64 << 20  # of those among them that are decoded, which may be a hundred times larger than as they came
 IDLE_BUFFERS, IDLE_BUFFER_BYTES = 4, 64 << 20  # memory to reuse: fresh pages cost more than a copy
 
 
@@ -52,8 +53,10 @@ class BatchReceiver:
         self._waiting_bytes = 0  # of complete batches that were not received yet
         self._adapt(job)
         self._encoded: queue.SimpleQueue[Assembled | None] = queue.SimpleQueue()
-        self._ready: deque[Arrival] = deque()
+        self._ready: deque[tuple[Arrival, int]] = deque()  # with the bytes of each, decoded
+        self._ready_bytes = 0
         self._changed = threading.Condition()
+        self._closed = False
         self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._decode, name="rollfleet-decode", daemon=True)
         self._thread.start()
@@ -63,7 +66,12 @@ class BatchReceiver:
         """Return the next arrival; None: none came in time. Raises an error that happened in the background."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._fault, timeout_s)
-            arrival = self._ready.popleft() if self._ready else None
+            if self._ready:
+                arrival, nbytes = self._ready.popleft()
+                self._ready_bytes -= nbytes
+                self._changed.notify_all()  # the decoder may wait
+            else:
+                arrival = None
         if arrival is None:
             self.check()
         else:
@@ -93,6 +101,9 @@ class BatchReceiver:
 
     def close(self) -> None:
         """End the decoding thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
         self._encoded.put(None)
         self._thread.join(5)
 
@@ -159,8 +170,10 @@ class BatchReceiver:
 
     def _decode(self) -> None:
         while (assembled := self._encoded.get()) is not None:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ready_bytes < DECODED_BYTES or self._closed)
             try:
-                arrival = self._arrival(assembled)
+                arrival, nbytes = self._arrival(assembled)
             except WireError as error:
                 self._count_corrupt(error, assembled.identity.worker)
                 self._count_received(assembled.buffer.nbytes)
@@ -170,10 +183,11 @@ class BatchReceiver:
                 return
             else:
                 with self._changed:
-                    self._ready.append(arrival)
+                    self._ready.append((arrival, nbytes))
+                    self._ready_bytes += nbytes
                     self._changed.notify_all()
 
-    def _arrival(self, assembled: Assembled) -> Arrival:
+    def _arrival(self, assembled: Assembled) -> tuple[Arrival, int]:
         meta, fragment = unpack_fragment(assembled.buffer, allocate=self._rebuilt.take)
         shape = fragment.steps[TRAJECTORY].shape if TRAJECTORY in fragment.steps else ()
         if any(own > most > 0 for own, most in zip(shape, self._most, strict=False)):
@@ -182,7 +196,7 @@ class BatchReceiver:
         if self._device is not None:
             batch = batch.to(self._device, non_blocking=self._no_cuda_sync)
         identity = assembled.identity
-        return Arrival(
+        arrival = Arrival(
             worker=identity.worker,
             incarnation=identity.incarnation,
             sequence=identity.sequence,
@@ -193,6 +207,7 @@ class BatchReceiver:
             nbytes=assembled.buffer.nbytes,
             process=identity.process,
         )
+        return arrival, 2 * sum(value.nbytes for value in fragment.steps.values())  # with the next observations
 
     def _count_corrupt(self, error: Exception | str, worker: int = -1) -> None:
         self.corrupt[worker] += 1
