@@ -70,15 +70,20 @@ def test_batches_are_compressed_as_the_job_says(compression: Compression, server
     assert (collector.stats().bytes < 20_000) == (compression is not Compression.NONE)
 
 
-def test_batches_that_wait_stay_compressed(server: Server, connect: Connect) -> None:
+def test_batches_that_wait_stay_compressed(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of hundreds of workers they would fill the learner's memory, at a hundred times the size that they came in."""
     server.provision(**RANDOM | {"delivery": {"maxBatchesAhead": 8, "compression": "Auto"}})
     collector, transport = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
+    receiver, decoded = transport_of(collector)._receiver, list[int]()
+    decode = receiver._arrival
+    monkeypatch.setattr(
+        receiver, "_arrival", lambda message: (decoded.append(receiver._ready_bytes), decode(message))[1]
+    )
     for number in range(4):
-        transport.send(fragment(float(number), size=1_500_000), META)  # 36 MB each
-    receiver = transport_of(collector)._receiver
-    wait_until(lambda: receiver._encoded.qsize() == 2 and len(receiver._ready) == 1)
+        transport.send(fragment(float(number), size=1_500_000), META)  # 36 MB, and as much again of next observations
+    wait_until(lambda: receiver._ready and receiver._encoded.qsize() <= 2)
     assert values(collector, 4) == [0.0, 1.0, 2.0, 3.0]
+    assert decoded == [0] * 4
 
 
 @pytest.mark.parametrize(
