@@ -51,7 +51,7 @@ class BatchReceiver:
         self._subscribed = 0  # number of subscriptions: one, or of several ranks one for each worker
         self._waiting_bytes = 0  # of complete batches that were not received yet
         self._adapt(job)
-        self._encoded: queue.SimpleQueue[Assembled | None] = queue.SimpleQueue()
+        self._encoded: queue.SimpleQueue[Assembled[Identity] | None] = queue.SimpleQueue()
         self._ready: deque[Arrival] = deque()
         self._changed = threading.Condition()
         self._fault: BaseException | None = None
@@ -162,9 +162,9 @@ class BatchReceiver:
             try:
                 arrival = self._arrival(assembled)
             except WireError as error:
-                self._count_corrupt(error, assembled.identity.worker)
+                self._count_corrupt(error, assembled.key.worker)
                 self._count_received(assembled.buffer.nbytes)
-                self.take(assembled.identity)
+                self.take(assembled.key)
             except BaseException as error:  # raised at the learner's next call
                 self.fail(error)
                 return
@@ -173,7 +173,7 @@ class BatchReceiver:
                     self._ready.append(arrival)
                     self._changed.notify_all()
 
-    def _arrival(self, assembled: Assembled) -> Arrival:
+    def _arrival(self, assembled: Assembled[Identity]) -> Arrival:
         meta, fragment = unpack_fragment(assembled.buffer, allocate=self._rebuilt.take)
         shape = fragment.steps[TRAJECTORY].shape if TRAJECTORY in fragment.steps else ()
         if any(own > most > 0 for own, most in zip(shape, self._most, strict=False)):
@@ -181,7 +181,7 @@ class BatchReceiver:
         batch: Any = to_batch(fragment, empty_like=self._rebuilt.empty_like)
         if self._device is not None:
             batch = batch.to(self._device, non_blocking=self._no_cuda_sync)
-        identity = assembled.identity
+        identity = assembled.key
         return Arrival(
             worker=identity.worker,
             incarnation=identity.incarnation,

@@ -6,17 +6,14 @@ Of the versions that wait, only the newest is sent. A control message is sent af
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping
-from dataclasses import replace
 
-from rollfleet.errors import MessageTooLarge
 from rollfleet.nats.client import Pieces
 from rollfleet.nats.link import Link
-from rollfleet.nats.state import read_state
+from rollfleet.nats.state import read_bytes, read_state
+from rollfleet.nats.weights import key_of, pack_version, version_in
 from rollfleet.weights.layout import Snapshot
-from rollfleet.wire.weight_chunks import cut, manifest_of
-from rollfleet_api.messages import MAX_MESSAGE_BYTES, Control, LearnerPhase, Manifest, pack
-from rollfleet_api.subjects import WeightSubjects
+from rollfleet.wire.chunks import CHUNK_BYTES, chunk_count, cut_message
+from rollfleet_api.messages import Control, LearnerPhase, pack
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +29,7 @@ class LearnerSender:
         self._link, self._session = link, session
         self._lock = threading.Lock()
         self._weights: dict[int | None, Version] = {}  # waiting, by worker; None: for all
-        self._newest: dict[int | None, Version] = {}  # sent last; kept in case NATS loses it
+        self._newest: dict[int | None, Version] = {}  # sent last, in this order; kept in case NATS loses it
         self._control: Control | None = None
         self._last_control: Control | None = None  # sent last; kept, too
         self._idle = threading.Event()
@@ -60,8 +57,8 @@ class LearnerSender:
 
         It confirms messages before it writes them to its disk: after a power loss the newest ones may be missing.
         """
-        control, versions = self._last_control, {worker: version for worker, (version, _) in self._newest.items()}
-        if not (control or versions) or not self._idle.is_set() or not await self._lacks(control, versions):
+        control = self._last_control
+        if not (control or self._newest) or not self._idle.is_set() or not await self._lacks(control):
             return
         with self._lock:
             if self._last_control is not control or not self._idle.is_set():
@@ -71,16 +68,19 @@ class LearnerSender:
         log.warning("%s: NATS has lost messages that it had confirmed; sending them again", self._link.subjects.key)
         self._wake()
 
-    async def _lacks(self, control: Control | None, versions: Mapping[int | None, int]) -> bool:
+    async def _lacks(self, control: Control | None) -> bool:
         """Return whether NATS has no such control message, or older weights. A later learner's are newer."""
         stored = await read_state(self._link, self._link.subjects.control, Control)
         if stored is not None and stored.session > self._session:
             return False
-        lacks = control is not None and stored != control
-        for worker, version in versions.items():
-            manifest = await read_state(self._link, self._link.subjects.weights_of(worker).manifest, Manifest)
-            lacks |= manifest is None or manifest.version < version
-        return lacks
+        if control is not None and stored != control:
+            return True
+        if not self._newest:
+            return False
+        # What was stored first is lost first: if it is there, the rest is.
+        worker, (version, _) = next(iter(self._newest.items()))
+        first = await read_bytes(self._link, self._link.subjects.weights_chunk(worker, version, 0))
+        return first is None or version_in(first) < version
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -102,7 +102,7 @@ class LearnerSender:
         """Send until cancelled. Waits while NATS is away.
 
         Raises:
-            MessageTooLarge: The weights have too many parameters for the manifest to fit into one message.
+            MessageTooLarge: The weights have too many parameters.
         """
         while True:
             await self._filled.wait()
@@ -115,7 +115,7 @@ class LearnerSender:
                         break
                 async with asyncio.TaskGroup() as sending:  # in this order, without waiting for each answer
                     for worker, (version, snapshot) in weights.items():
-                        await self._send_weights(sending, version, snapshot, self._link.subjects.weights_of(worker))
+                        await self._send_weights(sending, worker, version, snapshot)
                     if control:
                         sending.create_task(self._link.store(self._link.subjects.control, pack(control)))
 
@@ -123,28 +123,20 @@ class LearnerSender:
         weights, self._weights = self._weights, {}
         control, self._control = self._control, None
         self._last_control = control or self._last_control
-        if None in weights:
-            self._newest.clear()
-        self._newest |= weights
+        older = {each: kept for each, kept in self._newest.items() if not weights.keys() & {None, each}}
+        self._newest = older | weights
         return weights, control
 
     def _wake(self) -> None:
         self._link.soon(self._filled.set)
 
     async def _send_weights(
-        self, sending: asyncio.TaskGroup, version: int, snapshot: Snapshot, subjects: WeightSubjects
+        self, sending: asyncio.TaskGroup, worker: int | None, version: int, snapshot: Snapshot
     ) -> None:
-        data = memoryview(snapshot.data.numpy().data)
-        limit = self._link.client.max_payload
-        manifest = manifest_of(version, snapshot.parameters, data, max_chunk_bytes=limit)
-        manifest = replace(manifest, flags=snapshot.flags)
-        window = asyncio.Semaphore(max(1, WINDOW_BYTES * manifest.chunks // max(1, len(data))))
-        for index, chunk in enumerate(cut(manifest, data)):
+        encoded, limit = pack_version(version, snapshot), min(CHUNK_BYTES, self._link.client.max_payload)
+        count = chunk_count(encoded.nbytes, limit)
+        window = asyncio.Semaphore(max(1, WINDOW_BYTES // limit))
+        for index, chunk in enumerate(cut_message(key_of(version), encoded.parts, encoded.nbytes, count)):
             await window.acquire()
-            stored = sending.create_task(self._link.store(subjects.chunk(version, index), Pieces(*chunk)))
-            stored.add_done_callback(lambda _: window.release())
-        # Last, so that its readers find the bytes. They notice a chunk that is still on its way by its version.
-        packed = pack(manifest)
-        if len(packed) > (most := min(self._link.client.max_payload, MAX_MESSAGE_BYTES)):
-            raise MessageTooLarge(len(packed), most, f"the manifest of {len(manifest.parameters):,} parameters")
-        sending.create_task(self._link.store(subjects.manifest, packed))
+            subject = self._link.subjects.weights_chunk(worker, version, index)
+            sending.create_task(self._link.store(subject, Pieces(*chunk))).add_done_callback(lambda _: window.release())

@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 import torch
-import xxhash
 from nats.aio.msg import Msg
 
 from rollfleet.errors import LearnerReplaced
@@ -28,11 +27,12 @@ from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.receiver import BatchReceiver
 from rollfleet.nats.sender import LearnerSender
 from rollfleet.nats.state import read_state
+from rollfleet.nats.weights import is_of, read_newest, version_in
 from rollfleet.schemes import Layout
 from rollfleet.transports.learner_side import Arrival, Elastic, Resumed
 from rollfleet.weights.layout import Snapshot, State
 from rollfleet.wire.buffer_pool import BufferPool
-from rollfleet.wire.chunks import Identity
+from rollfleet.wire.chunks import Identity, Received
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import (
     Control,
@@ -40,7 +40,6 @@ from rollfleet_api.messages import (
     LearnerPhase,
     LearnerStatus,
     Lease,
-    Manifest,
     WorkerState,
     WorkerStatus,
 )
@@ -82,7 +81,7 @@ class NatsTransport:
     ) -> None:
         self.job, self.rank, self.elastic = job, rank, elastic
         self._link, self._subjects = link, link.subjects
-        self._found: Manifest | None = None  # of the job's newest weights, until this learner sends some
+        self._found: Received | None = None  # the first chunk of the newest weights, until this learner sends some
         self._receiver = BatchReceiver(link, job=job, rank=rank, device=device, no_cuda_sync=no_cuda_sync)
         self._heartbeats = LearnerHeartbeats(link, job, rank)
         self._calls = CallSender(link)
@@ -194,15 +193,14 @@ class NatsTransport:
         for worker in range(self.job.spec.workers):
             if status := await read_state(link, subjects.worker(worker), WorkerStatus):
                 beats.roster.hear(status)
-        manifest = await read_state(link, subjects.manifest, Manifest)
+        self._found = await read_newest(link)
         control = await read_state(link, subjects.control, Control)
         learner = await read_state(link, subjects.learner, LearnerStatus)
         if control and not self.rank.leads:
             beats.hear_leader(control)
-        self._found = manifest
         # NATS may be back with an older state than its workers have seen.
         session, round_, target = self._followed()
-        target = max([target, *(each.version for each in (manifest, control) if each)])
+        target = max(target, version_in(self._found) if self._found else 0, control.version if control else 0)
         session = max([session, session_of(target), *(each.session for each in (control, learner) if each)])
         return Resumed(
             session=self.rank.leads + session,
@@ -223,13 +221,13 @@ class NatsTransport:
     def _compare(self, version: int, snapshot: Snapshot) -> None:
         """Warn of a learner that continues from a checkpoint instead of the weights that workers have."""
         found, self._found = self._found, None
-        if found and found.checksum != xxhash.xxh3_64_hexdigest(snapshot.data.numpy().data):
+        if found and not is_of(found, snapshot):
             log.warning(
                 "%s: version %d, the first of this learner, has other weights than version %d, the last of the learner "
                 "before it: everything that one learned since its last checkpoint is lost",
                 self.job.key,
                 count_of(version),
-                count_of(found.version),
+                count_of(version_in(found)),
             )
 
     async def _recover(self) -> None:

@@ -51,6 +51,7 @@ __all__ = [
     "decode",
     "empty_buffer",
     "encode",
+    "meta_of",
 ]
 
 if sys.byteorder != "little":
@@ -258,6 +259,20 @@ def decode(
     return meta, tensors
 
 
+def meta_of(beginning: memoryview) -> bytes:
+    """Return the meta of a message of which only the beginning is there. No checksum is checked.
+
+    Raises:
+        MessageCorrupt: This is not the beginning of a message, or is too short.
+        MessageTooLarge: See `decode`.
+    """
+    header_bytes, meta_bytes, *_ = _lengths(beginning)
+    meta = bytes(beginning[_PREFIX_BYTES + header_bytes :][:meta_bytes])
+    if len(meta) < meta_bytes:
+        raise MessageCorrupt(f"the message's first {beginning.nbytes} bytes end before its meta does")
+    return meta
+
+
 def _dtype_name(key: Key, tensor: torch.Tensor) -> str:
     name = _NAMES.get(tensor.dtype)
     if name is None or tensor.layout is not torch.strided:
@@ -290,8 +305,8 @@ def _header(specs: tuple[tuple[Key, str, tuple[int, ...], Encoding], ...]) -> by
     return header
 
 
-def _check_message(view: memoryview, *, checksum: bool) -> tuple[int, int, int]:
-    """Check a message's lengths and checksum. Return the lengths of header and meta, and the payload's offset."""
+def _lengths(view: memoryview) -> tuple[int, int, int, int]:
+    """Return the lengths of header and meta, and the payload's offset and length, from a message's first bytes."""
     if view.nbytes < _PREFIX_BYTES:
         raise MessageCorrupt(f"{view.nbytes} bytes are too few for a message: the prefix alone has {_PREFIX_BYTES}")
     magic, version, header_bytes, meta_bytes, payload_bytes = _FIELDS.unpack_from(view)
@@ -303,7 +318,12 @@ def _check_message(view: memoryview, *, checksum: bool) -> tuple[int, int, int]:
         raise MessageTooLarge(header_bytes, _MAX_HEADER_BYTES, "header")
     if meta_bytes > _MAX_META_BYTES:
         raise MessageTooLarge(meta_bytes, _MAX_META_BYTES, "meta")
-    start = _aligned(_PREFIX_BYTES + header_bytes + meta_bytes)
+    return header_bytes, meta_bytes, _aligned(_PREFIX_BYTES + header_bytes + meta_bytes), payload_bytes
+
+
+def _check_message(view: memoryview, *, checksum: bool) -> tuple[int, int, int]:
+    """Check a message's lengths and checksum. Return the lengths of header and meta, and the payload's offset."""
+    header_bytes, meta_bytes, start, payload_bytes = _lengths(view)
     if start + payload_bytes != view.nbytes:
         raise MessageCorrupt(f"the message says that it has {start + payload_bytes} bytes, but has {view.nbytes}")
     if not checksum:
