@@ -319,8 +319,8 @@ class Gatherer:
                     return None
                 continue
             self._follow_round((arrival.meta.session, arrival.meta.round))  # control may come later
-            target, replaced = self._weights.target(arrival.worker), self._weights.has_replaced(arrival.meta.version)
-            if self.admission.admit(arrival, version=target, replaced=replaced, to=self._round):
+            lag = self._weights.lag(arrival.worker, arrival.meta.version)
+            if self.admission.admit(arrival, lag=lag, to=self._round):
                 return arrival
             self._transport.take(arrival)
             left_s = CHECK_WORKERS_S

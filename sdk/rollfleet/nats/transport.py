@@ -26,8 +26,8 @@ from rollfleet.nats.polling import insist
 from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.receiver import BatchReceiver
 from rollfleet.nats.sender import LearnerSender
-from rollfleet.nats.state import read_state
-from rollfleet.nats.weights import is_of, read_newest, version_in
+from rollfleet.nats.state import read_bytes, read_state
+from rollfleet.nats.weights import is_of, version_in
 from rollfleet.schemes import Layout
 from rollfleet.transports.learner_side import Arrival, Elastic, Resumed
 from rollfleet.weights.layout import Snapshot, State
@@ -81,7 +81,7 @@ class NatsTransport:
     ) -> None:
         self.job, self.rank, self.elastic = job, rank, elastic
         self._link, self._subjects = link, link.subjects
-        self._found: Received | None = None  # the first chunk of the newest weights, until this learner sends some
+        self._found: Received | None = None  # the first chunk of the job's weights, until this learner sends some
         self._receiver = BatchReceiver(link, job=job, rank=rank, device=device, no_cuda_sync=no_cuda_sync)
         self._heartbeats = LearnerHeartbeats(link, job, rank)
         self._calls = CallSender(link)
@@ -193,14 +193,14 @@ class NatsTransport:
         for worker in range(self.job.spec.workers):
             if status := await read_state(link, subjects.worker(worker), WorkerStatus):
                 beats.roster.hear(status)
-        self._found = await read_newest(link)
         control = await read_state(link, subjects.control, Control)
         learner = await read_state(link, subjects.learner, LearnerStatus)
         if control and not self.rank.leads:
             beats.hear_leader(control)
         # NATS may be back with an older state than its workers have seen.
         session, round_, target = self._followed()
-        target = max(target, version_in(self._found) if self._found else 0, control.version if control else 0)
+        target = max(target, control.version if control else 0)
+        self._found = await read_bytes(link, subjects.weights_chunk(None, target, 0))
         session = max([session, session_of(target), *(each.session for each in (control, learner) if each)])
         return Resumed(
             session=self.rank.leads + session,

@@ -7,7 +7,6 @@ one step, in one of two slots. A slot whose learner died while it sent has no wh
 import logging
 import operator
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -23,6 +22,7 @@ from rollfleet.weights.layout import Snapshot
 from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.chunks import CHUNK_BYTES, Assembler, Received, peek, piece_of
 from rollfleet.wire.codec import Buffer, Encoded, Key, decode, encode, meta_of
+from rollfleet_api.job import EvaluationSpec
 from rollfleet_api.messages import Control, MessageInvalid, VersionMeta, pack, unpack
 from rollfleet_api.subjects import WEIGHT_SLOTS
 
@@ -74,23 +74,13 @@ def version_in(chunk: Received) -> int:
 
 def is_of(first: Received, snapshot: Snapshot) -> bool:
     """Whether the version with this first chunk has these weights, whatever its flags are."""
-    piece = piece_of(first)
     try:
-        meta = _unpack_meta(meta_of(piece))
+        meta = _description(first)
     except WireError:
         return False
     # The head has the checksum of the whole message.
     head = pack_version(meta.version, replace(snapshot, flags=meta.flags)).parts[0]
-    return piece[: head.nbytes] == head
-
-
-async def read_newest(link: Link) -> Received | None:
-    """Return the first chunk of the newest version for all workers that is stored as a whole; None: none is."""
-    for version, first in await _first_chunks(link, None):
-        last = await read_bytes(link, link.subjects.weights_chunk(None, version, peek(first).count - 1))
-        if last and version_in(last) == version:  # chunks are stored in their order
-            return first
-    return None
+    return piece_of(first)[: head.nbytes] == head
 
 
 class NatsWeightsInbox:
@@ -98,22 +88,23 @@ class NatsWeightsInbox:
 
     Args:
         link: The worker's connection.
-        worker: Index of the worker: some versions are for it alone. None: only versions for all workers.
+        worker: Index of the worker: some versions are for it alone.
         layout: The layout of the worker's policy.
         changed: Notified when a newer version is complete, or when one does not fit.
-        wanted: Returns whether a version is followed; others are passed over.
+        evaluation: Of an evaluation worker, which follows those versions for all workers that are its own.
     """
 
     def __init__(
         self,
         link: Link,
-        worker: int | None,
+        worker: int,
         layout: Layout,
         changed: threading.Condition,
-        *,
-        wanted: Callable[[int], bool] = lambda version: True,
+        evaluation: EvaluationSpec | None = None,
     ) -> None:
-        self._link, self._worker, self._layout, self._changed, self._wanted = link, worker, layout, changed, wanted
+        self._link, self._worker, self._layout, self._changed = link, worker, layout, changed
+        self._evaluation = evaluation
+        self._of = (None,) if evaluation else (None, worker)
         # The pool lends a version's memory again once a newer version has replaced it and it is not being loaded.
         self._assembler = Assembler(
             _version,
@@ -137,7 +128,7 @@ class NatsWeightsInbox:
 
     async def start(self) -> None:
         """Subscribe, and read the newest stored version."""
-        for worker in dict.fromkeys((None, self._worker)):
+        for worker in self._of:
             await self._link.client.subscribe(
                 self._link.subjects.weights(worker), cb=self._on_message, pending_bytes_limit=0, pending_msgs_limit=0
             )
@@ -146,18 +137,21 @@ class NatsWeightsInbox:
 
     def lacks(self, control: Control) -> bool:
         """Whether a version that was sent before this control message has not come."""
-        return self._version < control.version_for(self._worker)
+        return self._version < control.version_for(self._of[-1])
 
     async def catch_up(self) -> None:
         """Read what is missing of newer versions from the state stream, until one is complete."""
-        for worker in dict.fromkeys((None, self._worker)):
-            for version, first in await _first_chunks(self._link, worker):
-                self._add(first)
-                pending = self._assembler.pending.get(version)
+        for worker in self._of:
+            firsts = [await self._read(worker, slot, 0) for slot in range(WEIGHT_SLOTS)]
+            for first in sorted((each for each in firsts if each), key=version_in, reverse=True):
+                pending = self._assembler.pending.get(version := self._add(first))
                 for index in pending.missing() if pending else ():
-                    chunk = await read_bytes(self._link, self._link.subjects.weights_chunk(worker, version, index))
+                    chunk = await self._read(worker, version, index)
                     if chunk is None or self._add(chunk) != version:  # not stored yet, or overtaken
                         break
+
+    async def _read(self, worker: int | None, version: int, index: int) -> Received | None:
+        return await read_bytes(self._link, self._link.subjects.weights_chunk(worker, version, index))
 
     @property
     def _version(self) -> int:
@@ -169,10 +163,14 @@ class NatsWeightsInbox:
     def _add(self, chunk: Received) -> int:
         """Add a chunk. Returns the version that it belongs to; 0: it is of no use."""
         version = version_in(chunk)
-        if version <= self._version or not self._wanted(version):
+        spec = self._evaluation
+        if self._mismatch or version <= self._version or (spec and spec.worker_of(version) != self._worker):
             return 0
         try:
-            if not self._check_size(chunk) or (assembled := self._assembler.add(chunk)) is None:
+            header = peek(chunk)
+            if header.total_bytes > self._assembler.max_message_bytes and not header.index:
+                self._layout.check(_description(chunk).parameters)  # names the parameter, and takes no memory
+            if (assembled := self._assembler.add(chunk)) is None:
                 return version
             meta, data = unpack_version(assembled.buffer)
             self._layout.check(meta.parameters)
@@ -189,21 +187,13 @@ class NatsWeightsInbox:
             self._changed.notify_all()
         return version
 
-    def _check_size(self, chunk: Received) -> bool:
-        """Return whether a chunk's message is not larger than any of this policy's.
-
-        Raises:
-            WeightMismatch: It is, and its parameters are others.
-        """
-        header, most = peek(chunk), self._layout.total_bytes + CHUNK_BYTES
-        if header.total_bytes > most and not header.index:
-            self._layout.check(_unpack_meta(meta_of(piece_of(chunk))).parameters)
-            raise MessageTooLarge(header.total_bytes, most)
-        return header.total_bytes <= most
-
 
 def _version(key: bytes) -> int:
     return int.from_bytes(key, "little")
+
+
+def _description(first: Received) -> VersionMeta:
+    return _unpack_meta(meta_of(piece_of(first)))
 
 
 def _unpack_meta(meta: bytes) -> VersionMeta:
@@ -211,11 +201,3 @@ def _unpack_meta(meta: bytes) -> VersionMeta:
         return unpack(VersionMeta, meta)
     except MessageInvalid as error:
         raise MessageCorrupt(f"no version of the weights: {error}") from error
-
-
-async def _first_chunks(link: Link, worker: int | None) -> list[tuple[int, Received]]:
-    """Return the versions that a slot has chunks of, the newest first, and their first chunks."""
-    subjects = [link.subjects.weights_chunk(worker, slot, 0) for slot in range(WEIGHT_SLOTS)]
-    chunks = [chunk for subject in subjects if (chunk := await read_bytes(link, subject))]
-    found = [(version, chunk) for chunk in chunks if (version := version_in(chunk))]
-    return sorted(found, key=operator.itemgetter(0), reverse=True)

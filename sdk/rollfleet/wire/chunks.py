@@ -17,7 +17,7 @@ has the rest (at least one byte): chunk `index` holds the bytes from `index * si
 """
 
 import struct
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Self, TypeAlias, TypeVar
 
@@ -116,21 +116,18 @@ class Identity:
         return self.worker == other.worker and self.incarnation > other.incarnation
 
 
-def chunk_count(total_bytes: int, max_chunk_bytes: int) -> int:
-    """Return the number of chunks of a message, of at most `max_chunk_bytes` each, prefix included."""
-    return -(-total_bytes // (max_chunk_bytes - PREFIX_BYTES))
-
-
 def piece_bytes(total_bytes: int, count: int) -> int:
     """Return the size of each of a message's `count` pieces but the last."""
     return -(-total_bytes // count)
 
 
-def cut_message(key: bytes, parts: Iterable[memoryview], total_bytes: int, count: int) -> Iterator[Chunk]:
-    """Cut a message, given as consecutive parts of `total_bytes` together, into `count` chunks of `chunk_count`.
+def cut_message(key: bytes, parts: Iterable[memoryview], total_bytes: int, max_chunk_bytes: int) -> Iterator[Chunk]:
+    """Cut a message, given as consecutive parts of `total_bytes` together, into chunks.
 
-    The chunks are views: the memory of the parts must not change until the chunks are sent.
+    The chunks are views: the memory of the parts must not change until the chunks are sent. They have at most
+    `max_chunk_bytes`, prefix included, and `CHUNK_BYTES`.
     """
+    count = -(-total_bytes // (min(CHUNK_BYTES, max_chunk_bytes) - PREFIX_BYTES))
     remaining = iter(parts)
     part = memoryview(b"")
     for index in range(count):
@@ -272,6 +269,7 @@ class Assembler(Generic[K]):
         allocate: Returns the memory of one message, as `empty_buffer` does.
 
     Attributes:
+        max_message_bytes: The same.
         max_pending: The same; it may change.
         pending: The incomplete messages, the oldest first.
         pending_bytes: Their memory.
@@ -282,8 +280,7 @@ class Assembler(Generic[K]):
         >>> encoded = encode(b"meta", {("reward",): torch.zeros(100)})
         >>> identity = Identity(worker=0, incarnation=0, sequence=0)
         >>> assembler = Assembler(Identity.of, Identity.overtakes, max_message_bytes=1 << 20)
-        >>> count = chunk_count(encoded.nbytes, 256)
-        >>> for pieces in cut_message(identity.key, encoded.parts, encoded.nbytes, count):
+        >>> for pieces in cut_message(identity.key, encoded.parts, encoded.nbytes, 256):
         ...     assembled = assembler.add(b"".join(pieces))
         >>> assembled.key == identity, assembled.buffer.nbytes == encoded.nbytes
         (True, True)
@@ -299,14 +296,9 @@ class Assembler(Generic[K]):
         allocate: Allocate = empty_buffer,
     ) -> None:
         self._key, self._overtakes, self._allocate = key, overtakes, allocate
-        self._max_message_bytes, self.max_pending = max_message_bytes, max_pending
-        self._pending: dict[K, Reassembly] = {}
+        self.max_message_bytes, self.max_pending = max_message_bytes, max_pending
+        self.pending: dict[K, Reassembly] = {}
         self.pending_bytes = 0
-
-    @property
-    def pending(self) -> Mapping[K, Reassembly]:
-        """See the class."""
-        return self._pending
 
     def add(self, chunk: Received) -> Assembled[K] | None:
         """Add one chunk. It is copied, not kept.
@@ -321,9 +313,9 @@ class Assembler(Generic[K]):
         """
         header = peek(chunk)
         key = self._key(header.key)
-        if header.total_bytes > self._max_message_bytes:
-            raise MessageTooLarge(header.total_bytes, self._max_message_bytes)
-        pending = self._pending.get(key)
+        if header.total_bytes > self.max_message_bytes:
+            raise MessageTooLarge(header.total_bytes, self.max_message_bytes)
+        pending = self.pending.get(key)
         if pending is None:
             pending = self._begin(key, header)
         elif (pending.count, pending.buffer.nbytes) != (header.count, header.total_bytes):
@@ -336,21 +328,21 @@ class Assembler(Generic[K]):
         if not pending.complete:
             return None
         self._drop(key)
-        for other in [*self._pending]:
+        for other in [*self.pending]:
             if self._overtakes(key, other):
                 self._drop(other)
         return Assembled(key=key, buffer=pending.buffer)
 
     def _begin(self, key: K, header: ChunkHeader) -> Reassembly:
         needed = header.total_bytes + header.count
-        while self._pending and (
-            len(self._pending) >= self.max_pending or self.pending_bytes + needed > 2 * self._max_message_bytes
+        while self.pending and (
+            len(self.pending) >= self.max_pending or self.pending_bytes + needed > 2 * self.max_message_bytes
         ):
-            oldest = next(iter(self._pending))
-            self._drop(next((other for other in self._pending if self._overtakes(key, other)), oldest))
-        pending = self._pending[key] = Reassembly(self._allocate(header.total_bytes), header.count)
+            oldest = next(iter(self.pending))
+            self._drop(next((other for other in self.pending if self._overtakes(key, other)), oldest))
+        pending = self.pending[key] = Reassembly(self._allocate(header.total_bytes), header.count)
         self.pending_bytes += pending.nbytes
         return pending
 
     def _drop(self, key: K) -> None:
-        self.pending_bytes -= self._pending.pop(key).nbytes
+        self.pending_bytes -= self.pending.pop(key).nbytes

@@ -234,8 +234,8 @@ def test_batches_that_are_offered_and_never_sent_keep_others_waiting_for_seconds
 
 def test_chunks_that_were_not_asked_for_cost_no_memory() -> None:
     learner = Learner(full=lambda: True)
-    chunks = cut(4 * CHUNK_BYTES, of(0, 0), CHUNK_BYTES)
-    learner.offered(0, offer((4 * CHUNK_BYTES, 4)))
+    chunks = cut(4 * (piece := CHUNK_BYTES - PREFIX_BYTES), of(0, 0), piece)
+    learner.offered(0, offer((4 * piece, 4)))
     assert [learner.add(chunk) for chunk in chunks] == [None] * 4
     assert learner.held_bytes == 0
 
@@ -254,7 +254,7 @@ def test_a_flood_of_unasked_batches_holds_bounded_memory(whole: bool) -> None:
         learner.take(came[0].key)  # of a process that was replaced
         assert [learner.add(chunk) is None for chunk in chunks] == [True, False]
     else:
-        assert learner.add(cut(CHUNK_BYTES, of(0, 0), CHUNK_BYTES)[0])  # what a predecessor left was let go
+        assert learner.add(cut(CHUNK_BYTES // 2, of(0, 0), CHUNK_BYTES)[0])  # what a predecessor left was let go
 
 
 def test_an_unasked_batch_that_is_too_large_is_refused() -> None:

@@ -19,9 +19,7 @@ from rollfleet.nats.weights import (
     is_of,
     key_of,
     pack_version,
-    read_newest,
     unpack_version,
-    version_in,
 )
 from rollfleet.weights.layout import Snapshot, WeightLayout
 from rollfleet.wire.chunks import PREFIX_BYTES, cut_message
@@ -30,7 +28,7 @@ from rollfleet_api.messages import Flags
 from rollfleet_api.permissions import Role
 from rollfleet_api.versions import version_of
 
-NUMBERS, CHUNKS = 1000, 5
+NUMBERS, CHUNKS, PIECE_BYTES = 1000, 5, 900
 
 
 def layout(numbers: int = NUMBERS, name: str = "weight") -> WeightLayout:
@@ -38,13 +36,15 @@ def layout(numbers: int = NUMBERS, name: str = "weight") -> WeightLayout:
 
 
 def chunks(
-    version: int, sent: WeightLayout | None = None, *, value: float | None = None, count: int = CHUNKS
+    version: int, sent: WeightLayout | None = None, *, value: float | None = None, piece: int = PIECE_BYTES
 ) -> list[bytes]:
     """Return the chunks of a version, whose weights are all `value`, or its number."""
     value, of = float(version if value is None else value), sent or layout()
     name, shape = of.parameters[0].name, of.parameters[0].shape
     encoded = pack_version(version, of.snapshot({"policy": {name: torch.full(shape, value)}}))
-    return [b"".join(each) for each in cut_message(key_of(version), encoded.parts, encoded.nbytes, count)]
+    return [
+        b"".join(each) for each in cut_message(key_of(version), encoded.parts, encoded.nbytes, PREFIX_BYTES + piece)
+    ]
 
 
 class Versions:
@@ -63,10 +63,6 @@ class Versions:
         link = self._learner
         for index, chunk in cut.items():
             link.call(link.store(link.subjects.weights_chunk(None, version, index), chunk), timeout_s=10)
-
-    def whole(self) -> int:
-        first = self._learner.call(read_newest(self._learner), timeout_s=10)
-        return version_in(first) if first else 0
 
     def inbox(self, of: WeightLayout | None = None) -> tuple[Link, NatsWeightsInbox]:
         link = self._server.link(Role.WORKER)
@@ -101,16 +97,13 @@ def test_a_version_whose_learner_died_leaves_the_one_before_it(torn: list[int], 
         versions.store(number)
     versions.store(6, torn)
     assert newest(versions.inbox()[1]) == (5, 5.0)
-    assert versions.whole() == 5
     versions.store(successor := version_of(2, 6), value=7.0)
     assert newest(versions.inbox()[1]) == (successor, 7.0)
-    assert versions.whole() == successor
 
 
 def test_no_version_is_read_where_none_is_whole(versions: Versions) -> None:
     versions.store(1, [0, 1])
     assert newest(versions.inbox()[1]) == (0, 0.0)
-    assert versions.whole() == 0
 
 
 def test_a_worker_that_joins_while_a_version_is_sent_gets_it(versions: Versions) -> None:
@@ -152,12 +145,12 @@ def test_memory_is_reused_but_not_while_its_version_is_being_loaded(versions: Ve
 # Versions that do not fit, or are damaged.
 
 
-@pytest.mark.parametrize(("numbers", "count"), [(1, 5), (NUMBERS + 1, 5), (10_000_000, 50)])
+@pytest.mark.parametrize(("numbers", "piece"), [(1, 100), (NUMBERS + 1, 900), (10_000_000, 900_000)])
 def test_weights_of_another_size_name_the_parameter_and_take_little_memory(
-    numbers: int, count: int, versions: Versions
+    numbers: int, piece: int, versions: Versions
 ) -> None:
     _, inbox = versions.inbox()
-    cut = chunks(1, layout(numbers), count=count)[:5]
+    cut = chunks(1, layout(numbers), piece=piece)[:5]
     with allocates_at_most(10 << 20):
         versions.send(1, dict(enumerate(cut)))
         with pytest.raises(WeightMismatch, match=rf"weight: the learner has .*\[{numbers}\]"):
@@ -189,7 +182,7 @@ def test_a_version_under_another_number_is_skipped(
 ) -> None:
     _, inbox = versions.inbox()
     message = [memoryview(b"".join(chunk[PREFIX_BYTES:] for chunk in chunks(2)))]
-    cut = cut_message(key_of(sent), message, message[0].nbytes, CHUNKS)
+    cut = cut_message(key_of(sent), message, message[0].nbytes, PREFIX_BYTES + PIECE_BYTES)
     versions.send(1, {index: b"".join(pieces) for index, pieces in enumerate(cut)})
     wait_until(lambda: "version 2 of 4000 bytes, and not version" in caplog.text)
     assert newest(inbox) == (0, 0.0)

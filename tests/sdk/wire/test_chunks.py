@@ -12,7 +12,7 @@ from tests.sdk.allocations import allocates_at_most
 from tests.sdk.wire.joined_chunks import split
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
-from rollfleet.wire.chunks import PREFIX_BYTES, Assembler, ChunkHeader, Identity, peek
+from rollfleet.wire.chunks import CHUNK_BYTES, PREFIX_BYTES, Assembler, ChunkHeader, Identity, peek
 from rollfleet.wire.codec import ALIGNMENT, Encoded, decode, encode
 
 PREFIX = struct.Struct("<4sIHHQIIQ")
@@ -70,6 +70,11 @@ def test_chunks_joined_are_the_message_and_all_but_the_last_have_one_size(
         assert peek(chunk) == header
         assert header.offset == sum(sizes[:index]) - index * PREFIX_BYTES
         assert header.nbytes == sizes[index] - PREFIX_BYTES
+
+
+def test_chunks_are_a_mebibyte_at_most_whatever_the_server_takes() -> None:
+    encoded = encode(b"", {("a",): torch.zeros(2 * CHUNK_BYTES, dtype=torch.uint8)})
+    assert max(map(len, split(encoded, sent_by(), max_chunk_bytes=1 << 23))) <= CHUNK_BYTES
 
 
 def test_chunks_are_made_one_at_a_time() -> None:
