@@ -6,8 +6,7 @@ rollfleet.<namespace>.<job>.batches.<worker>.offer      no stream: which batches
 rollfleet.<namespace>.<job>.taken.<worker>              no stream: which of them the learner has, and wants
 rollfleet.<namespace>.<job>.spec                        state: the job itself, for processes that join
 rollfleet.<namespace>.<job>.control                     state: the learner's orders
-rollfleet.<namespace>.<job>.weights.<slot>.<chunk>      state: a version of the weights, in one of two slots
-rollfleet.<namespace>.<job>.only.<worker>.<...>         state: the same, for versions that only this worker gets
+rollfleet.<namespace>.<job>.weights.<worker>.<...>      state: `<slot>.<chunk>` of a version for a worker, or for `all`
 rollfleet.<namespace>.<job>.leases.<worker>             state: the worker's incarnation, by compare and set
 rollfleet.<namespace>.<job>.learners.<rank>             state: the learner's session, by compare and set
 rollfleet.<namespace>.<job>.workers.<worker>            state: the worker's heartbeat
@@ -88,18 +87,18 @@ class Subjects:
         """The learner's orders."""
         return f"{self.prefix}.control"
 
-    def weights(self, worker: int | None) -> str:
+    @property
+    def weights(self) -> str:
+        """Wildcard of all versions of the weights."""
+        return f"{self.prefix}.weights.>"
+
+    def weights_of(self, worker: int | None) -> str:
         """Return the wildcard of versions for one worker; None: for all workers."""
-        return f"{self.prefix}.weights.>" if worker is None else f"{self.prefix}.only.{worker}.>"
+        return f"{self.prefix}.weights.{'all' if worker is None else worker}.>"
 
     def weights_chunk(self, worker: int | None, version: int, index: int) -> str:
         """Return the subject of a chunk of a version for one worker; None: for all workers."""
-        return f"{self.weights(worker)[:-1]}{version % WEIGHT_SLOTS}.{index}"
-
-    @property
-    def all_weights(self) -> list[str]:
-        """Wildcards of the weights for all workers, and for single ones."""
-        return [self.weights(None), f"{self.prefix}.only.>"]
+        return f"{self.weights_of(worker)[:-1]}{version % WEIGHT_SLOTS}.{index}"
 
     @property
     def learner(self) -> str:
@@ -194,12 +193,5 @@ class Subjects:
     @property
     def state_subjects(self) -> list[str]:
         """Subjects that the state stream keeps."""
-        return [
-            self.spec,
-            self.control,
-            *self.all_weights,
-            self.leases,
-            self.learner_leases,
-            self.workers,
-            self.learner,
-        ]
+        heartbeats = [self.workers, self.learner]
+        return [self.spec, self.control, self.weights, self.leases, self.learner_leases, *heartbeats]

@@ -114,6 +114,7 @@ class NatsWeightsInbox:
             allocate=BufferPool(MAX_PENDING).take,
         )
         self._newest: Weights | None = None
+        self._version = 0  # its version
         self._mismatch: RollfleetError | None = None
 
     def newest(self) -> Weights | None:
@@ -130,7 +131,7 @@ class NatsWeightsInbox:
         """Subscribe, and read the newest stored version."""
         for worker in self._of:
             await self._link.client.subscribe(
-                self._link.subjects.weights(worker), cb=self._on_message, pending_bytes_limit=0, pending_msgs_limit=0
+                self._link.subjects.weights_of(worker), cb=self._on_message, pending_bytes_limit=0, pending_msgs_limit=0
             )
         self._link.on_reconnect(self.catch_up)
         await insist(self.catch_up)
@@ -153,10 +154,6 @@ class NatsWeightsInbox:
     async def _read(self, worker: int | None, version: int, index: int) -> Received | None:
         return await read_bytes(self._link, self._link.subjects.weights_chunk(worker, version, index))
 
-    @property
-    def _version(self) -> int:
-        return self._newest.version if self._newest else 0
-
     async def _on_message(self, message: Msg) -> None:
         self._add(message.data)
 
@@ -177,7 +174,7 @@ class NatsWeightsInbox:
             if meta.version != version or data.nbytes != self._layout.total_bytes:
                 is_ = f"version {meta.version} of {data.nbytes} bytes"
                 raise MessageCorrupt(f"{is_}, and not version {version} of {self._layout.total_bytes}")
-            self._newest = Weights(version=version, data=data.numpy(), flags=meta.flags)
+            self._newest, self._version = Weights(version=version, data=data.numpy(), flags=meta.flags), version
         except WeightMismatch as error:
             self._mismatch = error
         except WireError as error:

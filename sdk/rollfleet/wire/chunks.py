@@ -64,11 +64,6 @@ class ChunkHeader:
     total_bytes: int
 
     @property
-    def offset(self) -> int:
-        """Offset of this chunk's piece in the message, in bytes."""
-        return self.index * self.piece_bytes
-
-    @property
     def piece_bytes(self) -> int:
         """Size of each of the message's pieces but the last."""
         return piece_bytes(self.total_bytes, self.count)
@@ -76,7 +71,7 @@ class ChunkHeader:
     @property
     def nbytes(self) -> int:
         """Size of this chunk's piece."""
-        return min(self.piece_bytes, self.total_bytes - self.offset)
+        return min(self.piece_bytes, self.total_bytes - self.index * self.piece_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
