@@ -14,7 +14,7 @@ from rollfleet.nats.state import read_bytes, read_state
 from rollfleet.nats.weights import key_of, pack_version, version_in
 from rollfleet.weights.layout import Snapshot
 from rollfleet.wire.chunks import cut_message
-from rollfleet_api.messages import Control, LearnerPhase, pack
+from rollfleet_api.messages import Control, pack
 
 log = logging.getLogger(__name__)
 
@@ -24,13 +24,17 @@ Version = tuple[int, Snapshot]
 
 
 class LearnerSender:
-    """Sends weights and control of other threads on the link's thread."""
+    """Sends weights and control of other threads on the link's thread.
+
+    Attributes:
+        newest: The newest control message, sent or not; None: none.
+    """
 
     def __init__(self, link: Link, session: int) -> None:
         self._link, self._session = link, session
         self._lock = threading.Lock()
         self._versions: dict[int | None, Version] = {}  # the newest, by worker, in their order; None: for all
-        self._control: Control | None = None  # the newest
+        self.newest: Control | None = None
         self._sent: tuple[Mapping[int | None, Version], Control | None] = {}, None  # or being sent
         self._idle = threading.Event()
         self._idle.set()
@@ -39,23 +43,19 @@ class LearnerSender:
     def weights(self, version: int, snapshot: Snapshot, workers: frozenset[int] | None = None) -> None:
         """Send a version to these workers; None: to all. It replaces a version that waits for the same workers."""
         with self._lock:  # versions for single workers are older than one for all
-            others = (
-                {}
-                if workers is None
-                else {each: self._versions[each] for each in self._versions if each not in workers}
-            )
+            others = {of: kept for of, kept in self._versions.items() if workers is not None and of not in workers}
             self._versions = others | dict.fromkeys([None] if workers is None else workers, (version, snapshot))
             self._wake()
 
     def control(self, control: Control) -> None:
         """Send a control message. It replaces one that waits."""
         with self._lock:
-            self._control = control
+            self.newest = control
             self._wake()
 
     async def restore(self) -> None:
         """Send the newest weights and control message again if NATS has lost them."""
-        link, control, versions = self._link, self._control, self._versions
+        link, control, versions = self._link, self.newest, self._versions
         if not (control or versions) or not self._idle.is_set():
             return
         stored = await read_state(link, link.subjects.control, Control)
@@ -65,22 +65,12 @@ class LearnerSender:
             first = await read_bytes(link, link.subjects.weights_chunk(worker, version, 0))
             lost = first is None or version_in(first) < version
         with self._lock:
-            is_newest = self._control is control and self._versions is versions and self._idle.is_set()
+            is_newest = self.newest is control and self._versions is versions and self._idle.is_set()
             if not lost or not is_newest or (stored is not None and stored.session > self._session):
                 return
             self._sent = {}, None
             self._wake()
         log.warning("%s: NATS has lost messages that it had confirmed; sending them again", link.subjects.key)
-
-    @property
-    def progress(self) -> tuple[int, int, int]:
-        """The progress of the newest control message, sent or not."""
-        return self._control.progress if self._control else (self._session, 0, 0)
-
-    @property
-    def ends_job(self) -> bool:
-        """Whether the newest control message, sent or not, says that the job is complete."""
-        return self._control is not None and self._control.phase is LearnerPhase.COMPLETE
 
     def flush(self, *, timeout_s: float) -> bool:
         """Wait until everything is sent. Returns False after the timeout."""
@@ -109,9 +99,9 @@ class LearnerSender:
 
     def _newer(self) -> tuple[Mapping[int | None, Version], Control | None]:
         """Return what has not been sent. From now on it counts as sent."""
-        (versions, control), self._sent = self._sent, (self._versions, self._control)
+        (versions, control), self._sent = self._sent, (self._versions, self.newest)
         newer = {worker: each for worker, each in self._versions.items() if versions.get(worker) is not each}
-        return newer, None if self._control is control else self._control
+        return newer, None if self.newest is control else self.newest
 
     def _wake(self) -> None:
         self._idle.clear()

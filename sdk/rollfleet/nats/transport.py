@@ -30,7 +30,7 @@ from rollfleet.nats.state import read_bytes, read_state
 from rollfleet.nats.weights import is_of, version_in
 from rollfleet.schemes import Layout
 from rollfleet.transports.learner_side import Arrival, Elastic, Resumed
-from rollfleet.weights.layout import Snapshot, State
+from rollfleet.weights.layout import State
 from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.chunks import Identity, Received
 from rollfleet_api.job import CollectorJob
@@ -112,8 +112,13 @@ class NatsTransport:
         """See `Transport`."""
         self._receiver.check()
         snapshot = layout.snapshot(models, torch.from_numpy(self._memory.take(layout.total_bytes)))
-        if workers is None:
-            self._compare(version, snapshot)
+        found, self._found = self._found, None if workers is None else self._found
+        if found and workers is None and not is_of(found, snapshot):
+            log.warning(
+                "%s: version %d, the first of this learner, has other weights than version %d, the last of the learner "
+                "before it: everything that one learned since its last checkpoint is lost",
+                *(self.job.key, count_of(version), count_of(version_in(found))),
+            )
         self._sender.weights(version, snapshot, workers)
 
     def receive(self, *, timeout_s: float) -> Arrival | None:
@@ -160,7 +165,9 @@ class NatsTransport:
         """See `Transport`. Control that was given before is still sent."""
         if self._link.closed:
             return
-        if not self._sender.flush(timeout_s=END_TIMEOUT_S if self._sender.ends_job else FLUSH_TIMEOUT_S):
+        newest = self._sender.newest
+        ends_job = newest is not None and newest.phase is LearnerPhase.COMPLETE
+        if not self._sender.flush(timeout_s=END_TIMEOUT_S if ends_job else FLUSH_TIMEOUT_S):
             log.warning("%s: the learner's last messages did not reach NATS", self.job.key)
         self._link.begin(self._heartbeats.send())
         for task in self._tasks:
@@ -218,18 +225,6 @@ class NatsTransport:
         gone = (WorkerState.LEFT, WorkerState.COMPLETE)  # perhaps of an earlier job of this name
         return max((each.follows for each in statuses if each.state not in gone), default=(0, 0, 0))
 
-    def _compare(self, version: int, snapshot: Snapshot) -> None:
-        """Warn of a learner that continues from a checkpoint instead of the weights that workers have."""
-        found, self._found = self._found, None
-        if found and not is_of(found, snapshot):
-            log.warning(
-                "%s: version %d, the first of this learner, has other weights than version %d, the last of the learner "
-                "before it: everything that one learned since its last checkpoint is lost",
-                self.job.key,
-                count_of(version),
-                count_of(version_in(found)),
-            )
-
     async def _recover(self) -> None:
         await self._look()
         self._heartbeats.forget_missed()
@@ -256,7 +251,8 @@ class NatsTransport:
             raise self._replaced() from overtaken
         if self.rank.leads and control and control.session > self.resumed.session:
             raise self._replaced()
-        if self.rank.leads and self._followed() > self._sender.progress:
+        newest = self._sender.newest
+        if self.rank.leads and self._followed() > (newest.progress if newest else (self.resumed.session, 0, 0)):
             raise LearnerReplaced(
                 f"NATS came back without the last learner of {self.job.key}, which its workers follow: start it again"
             )
