@@ -6,7 +6,8 @@ rollfleet.<namespace>.<job>.batches.<worker>.offer      no stream: which batches
 rollfleet.<namespace>.<job>.taken.<worker>              no stream: which of them the learner has, and wants
 rollfleet.<namespace>.<job>.spec                        state: the job itself, for processes that join
 rollfleet.<namespace>.<job>.control                     state: the learner's orders
-rollfleet.<namespace>.<job>.weights.<worker>.<...>      state: `<slot>.<chunk>` of a version for a worker, or for `all`
+rollfleet.<namespace>.<job>.weights.<slot>.<chunk>      state: a version of the weights, in one of two slots
+rollfleet.<namespace>.<job>.weights.only.<worker>.<...> state: the same, for versions that only this worker gets
 rollfleet.<namespace>.<job>.leases.<worker>             state: the worker's incarnation, by compare and set
 rollfleet.<namespace>.<job>.learners.<rank>             state: the learner's session, by compare and set
 rollfleet.<namespace>.<job>.workers.<worker>            state: the worker's heartbeat
@@ -92,13 +93,11 @@ class Subjects:
         """Wildcard of all versions of the weights."""
         return f"{self.prefix}.weights.>"
 
-    def weights_of(self, worker: int | None) -> str:
-        """Return the wildcard of versions for one worker; None: for all workers."""
-        return f"{self.prefix}.weights.{'all' if worker is None else worker}.>"
-
-    def weights_chunk(self, worker: int | None, version: int, index: int) -> str:
-        """Return the subject of a chunk of a version for one worker; None: for all workers."""
-        return f"{self.weights_of(worker)[:-1]}{version % WEIGHT_SLOTS}.{index}"
+    def weights_of(self, worker: int | None, version: int | None = None, chunk: int | str = "*") -> str:
+        """Return the subject of a version's chunk, or a wildcard; `worker` is None: of versions for all workers."""
+        only = "" if worker is None else f"only.{worker}."
+        slot = "*" if version is None else version % WEIGHT_SLOTS
+        return f"{self.prefix}.weights.{only}{slot}.{chunk}"
 
     @property
     def learner(self) -> str:
@@ -193,5 +192,4 @@ class Subjects:
     @property
     def state_subjects(self) -> list[str]:
         """Subjects that the state stream keeps."""
-        heartbeats = [self.workers, self.learner]
-        return [self.spec, self.control, self.weights, self.leases, self.learner_leases, *heartbeats]
+        return [self.spec, self.control, self.weights, self.leases, self.learner_leases, self.workers, self.learner]

@@ -62,7 +62,7 @@ class LearnerSender:
         lost = control is not None and stored != control
         if versions and not lost:
             worker, (version, _) = next(iter(versions.items()))  # if the first that was stored is there, the rest is
-            first = await read_bytes(link, link.subjects.weights_chunk(worker, version, 0))
+            first = await read_bytes(link, link.subjects.weights_of(worker, version, 0))
             lost = first is None or version_in(first) < version
         with self._lock:
             is_newest = self.newest is control and self._versions is versions and self._idle.is_set()
@@ -114,5 +114,5 @@ class LearnerSender:
         window = asyncio.Semaphore(WINDOW_CHUNKS)
         for index, chunk in enumerate(cut_message(key_of(version), encoded.parts, encoded.nbytes, limit)):
             await window.acquire()
-            subject = self._link.subjects.weights_chunk(worker, version, index)
+            subject = self._link.subjects.weights_of(worker, version, index)
             sending.create_task(self._link.store(subject, Pieces(*chunk))).add_done_callback(lambda _: window.release())

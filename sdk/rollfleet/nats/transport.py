@@ -165,8 +165,7 @@ class NatsTransport:
         """See `Transport`. Control that was given before is still sent."""
         if self._link.closed:
             return
-        newest = self._sender.newest
-        ends_job = newest is not None and newest.phase is LearnerPhase.COMPLETE
+        ends_job = (newest := self._sender.newest) is not None and newest.phase is LearnerPhase.COMPLETE
         if not self._sender.flush(timeout_s=END_TIMEOUT_S if ends_job else FLUSH_TIMEOUT_S):
             log.warning("%s: the learner's last messages did not reach NATS", self.job.key)
         self._link.begin(self._heartbeats.send())
@@ -207,7 +206,7 @@ class NatsTransport:
         # NATS may be back with an older state than its workers have seen.
         session, round_, target = self._followed()
         target = max(target, control.version if control else 0)
-        self._found = await read_bytes(link, subjects.weights_chunk(None, target, 0))
+        self._found = await read_bytes(link, subjects.weights_of(None, target, 0))
         session = max([session, session_of(target), *(each.session for each in (control, learner) if each)])
         return Resumed(
             session=self.rank.leads + session,

@@ -136,12 +136,10 @@ class NatsWeightsInbox:
         self._link.on_reconnect(self.catch_up)
         await insist(self.catch_up)
 
-    def lacks(self, control: Control) -> bool:
-        """Whether a version that was sent before this control message has not come."""
-        return self._version < control.version_for(self._of[-1])
-
-    async def catch_up(self) -> None:
-        """Read what is missing of newer versions from the state stream, until one is complete."""
+    async def catch_up(self, control: Control | None = None) -> None:
+        """Read what is missing of newer versions from the state stream, if control is not given or asks for one."""
+        if control and control.version_for(self._of[-1]) <= self._version:
+            return
         for worker in self._of:
             firsts = [await self._read(worker, slot, 0) for slot in range(WEIGHT_SLOTS)]
             for first in sorted((each for each in firsts if each), key=version_in, reverse=True):
@@ -152,7 +150,7 @@ class NatsWeightsInbox:
                         break
 
     async def _read(self, worker: int | None, version: int, index: int) -> Received | None:
-        return await read_bytes(self._link, self._link.subjects.weights_chunk(worker, version, index))
+        return await read_bytes(self._link, self._link.subjects.weights_of(worker, version, index))
 
     async def _on_message(self, message: Msg) -> None:
         self._add(message.data)
@@ -172,8 +170,9 @@ class NatsWeightsInbox:
             meta, data = unpack_version(assembled.buffer)
             self._layout.check(meta.parameters)
             if meta.version != version or data.nbytes != self._layout.total_bytes:
-                is_ = f"version {meta.version} of {data.nbytes} bytes"
-                raise MessageCorrupt(f"{is_}, and not version {version} of {self._layout.total_bytes}")
+                raise MessageCorrupt(
+                    f"version {meta.version} of {data.nbytes} bytes, not {version} of {self._layout.total_bytes}"
+                )
             self._newest, self._version = Weights(version=version, data=data.numpy(), flags=meta.flags), version
         except WeightMismatch as error:
             self._mismatch = error

@@ -234,8 +234,8 @@ class NatsWorkerTransport:
         await self._hold()  # the one server with the state may have restarted without it
         if self._evaluation or (self._status and self._status.state in WAITING):
             await self._catch_up()
-            if self._inbox and self._control and self._inbox.lacks(self._control):
-                await self._inbox.catch_up()
+            if self._inbox:
+                await self._inbox.catch_up(self._control)
 
     async def _send_heartbeat(self) -> None:
         if self._evaluation:

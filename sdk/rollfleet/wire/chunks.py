@@ -264,8 +264,7 @@ class Assembler(Generic[K]):
         allocate: Returns the memory of one message, as `empty_buffer` does.
 
     Attributes:
-        max_message_bytes: The same.
-        max_pending: The same; it may change.
+        max_message_bytes, max_pending: The same; they may change.
         pending: The incomplete messages, the oldest first.
         pending_bytes: Their memory.
 

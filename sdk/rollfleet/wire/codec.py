@@ -233,12 +233,11 @@ def decode(
         raise ValueError(
             "decode makes tensors that share the buffer's memory: pass a writable one, such as a bytearray"
         )
-    header_bytes, meta_bytes, start = _check_message(raw.data, checksum=checksum)
-    meta_start = _PREFIX_BYTES + header_bytes
-    header = raw[_PREFIX_BYTES:meta_start].tobytes()
+    header_bytes, start = _check_message(raw.data, checksum=checksum)
+    header = raw[_PREFIX_BYTES:][:header_bytes].tobytes()
     slots = _slots_cached(header) if header_bytes <= _CACHED_HEADER_BYTES else _slots(header)
     places = _places(slots, raw[start:])
-    meta = raw[meta_start : meta_start + meta_bytes].tobytes()
+    meta = meta_of(raw.data)
 
     if raw.__array_interface__["data"][0] % 16:  # loading misaligned elements is undefined behaviour in C++
         aligned = empty_buffer(raw.nbytes)
@@ -321,19 +320,19 @@ def _lengths(view: memoryview) -> tuple[int, int, int, int]:
     return header_bytes, meta_bytes, _aligned(_PREFIX_BYTES + header_bytes + meta_bytes), payload_bytes
 
 
-def _check_message(view: memoryview, *, checksum: bool) -> tuple[int, int, int]:
-    """Check a message's lengths and checksum. Return the lengths of header and meta, and the payload's offset."""
-    header_bytes, meta_bytes, start, payload_bytes = _lengths(view)
+def _check_message(view: memoryview, *, checksum: bool) -> tuple[int, int]:
+    """Check a message's lengths and checksum. Return the length of the header, and the payload's offset."""
+    header_bytes, _, start, payload_bytes = _lengths(view)
     if start + payload_bytes != view.nbytes:
         raise MessageCorrupt(f"the message says that it has {start + payload_bytes} bytes, but has {view.nbytes}")
     if not checksum:
-        return header_bytes, meta_bytes, start
+        return header_bytes, start
     digest = xxhash.xxh3_64(view[: _FIELDS.size])
     digest.update(view[_PREFIX_BYTES:])
     (expected,) = _CHECKSUM.unpack_from(view, _FIELDS.size)
     if digest.intdigest() != expected:
         raise MessageCorrupt("the checksum is wrong: bytes changed after the message was encoded")
-    return header_bytes, meta_bytes, start
+    return header_bytes, start
 
 
 def _slots(header: bytes) -> tuple[_Slot, ...]:

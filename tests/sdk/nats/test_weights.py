@@ -62,7 +62,7 @@ class Versions:
     def send(self, version: int, cut: Mapping[int, bytes]) -> None:
         link = self._learner
         for index, chunk in cut.items():
-            link.call(link.store(link.subjects.weights_chunk(None, version, index), chunk), timeout_s=10)
+            link.call(link.store(link.subjects.weights_of(None, version, index), chunk), timeout_s=10)
 
     def inbox(self, of: WeightLayout | None = None) -> tuple[Link, NatsWeightsInbox]:
         link = self._server.link(Role.WORKER)
@@ -176,6 +176,13 @@ def test_a_damaged_version_is_skipped_and_read_again(versions: Versions, caplog:
     assert newest(inbox) == (1, 1.0)
 
 
+def test_chunks_of_another_rollfleet_ask_for_one_version(versions: Versions, caplog: pytest.LogCaptureFixture) -> None:
+    versions.store(1)
+    versions.send(2, {0: b"RLF2" + chunks(2)[0][4:]})
+    assert newest(versions.inbox()[1]) == (1, 1.0)
+    assert "install one version on both sides" in caplog.text
+
+
 @pytest.mark.parametrize("sent", [version_of(1, 3), 1 << 100])
 def test_a_version_under_another_number_is_skipped(
     sent: int, versions: Versions, caplog: pytest.LogCaptureFixture
@@ -184,7 +191,7 @@ def test_a_version_under_another_number_is_skipped(
     message = [memoryview(b"".join(chunk[PREFIX_BYTES:] for chunk in chunks(2)))]
     cut = cut_message(key_of(sent), message, message[0].nbytes, PREFIX_BYTES + PIECE_BYTES)
     versions.send(1, {index: b"".join(pieces) for index, pieces in enumerate(cut)})
-    wait_until(lambda: "version 2 of 4000 bytes, and not version" in caplog.text)
+    wait_until(lambda: "version 2 of 4000 bytes, not" in caplog.text)
     assert newest(inbox) == (0, 0.0)
 
 
