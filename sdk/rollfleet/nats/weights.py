@@ -8,6 +8,7 @@ import logging
 import operator
 import threading
 from dataclasses import replace
+from functools import partial
 
 import torch
 from nats.aio.msg import Msg
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 MAX_PENDING = 2  # versions that come at the same time: from two learners, or live and from storage
 MOST_META_BYTES = CHUNK_BYTES // 2  # so that the first chunk of a large version has all of it
 _BYTES: Key = ("weights",)
+_version = partial(int.from_bytes, byteorder="little")  # of a key in chunks
 
 
 def pack_version(version: int, snapshot: Snapshot) -> Encoded:
@@ -170,9 +172,7 @@ class NatsWeightsInbox:
             meta, data = unpack_version(assembled.buffer)
             self._layout.check(meta.parameters)
             if meta.version != version or data.nbytes != self._layout.total_bytes:
-                raise MessageCorrupt(
-                    f"version {meta.version} of {data.nbytes} bytes, not {version} of {self._layout.total_bytes}"
-                )
+                raise MessageCorrupt(f"version {meta.version} of {data.nbytes} bytes comes as version {version}")
             self._newest, self._version = Weights(version=version, data=data.numpy(), flags=meta.flags), version
         except WeightMismatch as error:
             self._mismatch = error
@@ -182,10 +182,6 @@ class NatsWeightsInbox:
         with self._changed:
             self._changed.notify_all()
         return version
-
-
-def _version(key: bytes) -> int:
-    return int.from_bytes(key, "little")
 
 
 def _description(first: Received) -> VersionMeta:
