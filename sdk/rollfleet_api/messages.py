@@ -128,9 +128,9 @@ class Control:
     steps: Count = 0
     own_weights: bool = False
 
-    def version_for(self, worker: int) -> int:
-        """Return the lowest version of the weights that a worker may collect with."""
-        return max(self.version, dict(self.some).get(worker, 0))
+    def version_for(self, worker: int | None) -> int:
+        """Return the lowest version of the weights that a worker may collect with; None: that all have."""
+        return max([self.version, *(version for each, version in self.some if each == worker)])
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -230,23 +230,17 @@ class Parameter:
 
 
 @_message
-class Manifest:
-    """A complete version of the weights. It is published after the bytes, so that no reader sees an incomplete version.
+class VersionMeta:
+    """The description of a version of the weights, besides its bytes.
 
     Attributes:
         version: Number of the version; see `versions`.
         parameters: The tensors in the bytes, in this order, each at a multiple of 16 bytes.
-        total_bytes: Size of all chunks.
-        chunks: Number of chunks.
-        checksum: xxh3 (64 bit) of all bytes, in hexadecimal.
         flags: The `training` flags of the policy's modules; empty: workers keep their own.
     """
 
     version: Annotated[int, Field(ge=1, le=2**63 - 1)]
     parameters: tuple[Parameter, ...]
-    total_bytes: Count
-    chunks: Annotated[int, Field(ge=0, le=1 << 26)]
-    checksum: str
     flags: Flags = ()
 
 

@@ -39,7 +39,7 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
         True
     """
     inbox, direct_get = f"{inbox_prefix(subjects, role)}.>", f"$JS.API.DIRECT.GET.{subjects.state_stream}"
-    sent = [subjects.spec, subjects.control, *subjects.all_weights]
+    sent = [subjects.spec, subjects.control, subjects.weights]
     taken = f"{subjects.prefix}.taken.*"
     if role is not Role.LEARNER:
         own = [subjects.batches, subjects.leases, subjects.workers, subjects.evaluations, subjects.answers]
@@ -47,7 +47,7 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
         # nothing in this way that workers wrote: a lease would be a request of theirs with the server's rights.
         read = [*(f"{direct_get}.{subject}" for subject in sent), subjects.state_get, subjects.state_info]
         return Permissions(publish=[*own, *read], subscribe=[inbox, *sent, taken, subjects.calls])
-    own = [subjects.control, *subjects.all_weights, subjects.learner, subjects.learner_leases, taken, subjects.calls]
+    own = [subjects.control, subjects.weights, subjects.learner, subjects.learner_leases, taken, subjects.calls]
     # Control is for other ranks. Recorders have the learner's credentials: they need control and batches, too.
     heard = [subjects.spec, subjects.workers, subjects.control, subjects.evaluations, subjects.answers]
     return Permissions(

@@ -6,9 +6,8 @@ rollfleet.<namespace>.<job>.batches.<worker>.offer      no stream: which batches
 rollfleet.<namespace>.<job>.taken.<worker>              no stream: which of them the learner has, and wants
 rollfleet.<namespace>.<job>.spec                        state: the job itself, for processes that join
 rollfleet.<namespace>.<job>.control                     state: the learner's orders
-rollfleet.<namespace>.<job>.weights.manifest            state: the newest complete version, published last
-rollfleet.<namespace>.<job>.weights.<slot>.<chunk>      state: the bytes of a version, in one of two slots
-rollfleet.<namespace>.<job>.only.<worker>.<...>         state: the same two, for versions that only this worker gets
+rollfleet.<namespace>.<job>.weights.<slot>.<chunk>      state: a version of the weights, in one of two slots
+rollfleet.<namespace>.<job>.weights.only.<worker>.<...> state: the same, for versions that only this worker gets
 rollfleet.<namespace>.<job>.leases.<worker>             state: the worker's incarnation, by compare and set
 rollfleet.<namespace>.<job>.learners.<rank>             state: the learner's session, by compare and set
 rollfleet.<namespace>.<job>.workers.<worker>            state: the worker's heartbeat
@@ -32,31 +31,6 @@ ROOT = "rollfleet"
 OFFER = ".offer"
 LEARNER = "learner"
 WEIGHT_SLOTS = 2  # a reader of version v is not disturbed while v + 1 is written
-
-
-@dataclass(frozen=True, slots=True)
-class WeightSubjects:
-    """The subjects of the weights: for all workers, or for one.
-
-    Attributes:
-        prefix: Their common prefix, without the last dot.
-    """
-
-    prefix: str
-
-    @property
-    def all(self) -> str:
-        """Wildcard of all of them."""
-        return f"{self.prefix}.>"
-
-    @property
-    def manifest(self) -> str:
-        """The manifest of the newest complete version."""
-        return f"{self.prefix}.manifest"
-
-    def chunk(self, version: int, index: int) -> str:
-        """Return the subject of a chunk of a version's bytes."""
-        return f"{self.prefix}.{version % WEIGHT_SLOTS}.{index}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,19 +88,16 @@ class Subjects:
         """The learner's orders."""
         return f"{self.prefix}.control"
 
-    def weights_of(self, worker: int | None) -> WeightSubjects:
-        """Return the subjects of versions for one worker; None: for all workers."""
-        return WeightSubjects(f"{self.prefix}.weights" if worker is None else f"{self.prefix}.only.{worker}")
-
     @property
-    def all_weights(self) -> list[str]:
-        """Wildcards of the weights for all workers, and for single ones."""
-        return [self.weights_of(None).all, f"{self.prefix}.only.>"]
+    def weights(self) -> str:
+        """Wildcard of all versions of the weights."""
+        return f"{self.prefix}.weights.>"
 
-    @property
-    def manifest(self) -> str:
-        """The manifest of the newest complete version for all workers."""
-        return self.weights_of(None).manifest
+    def weights_of(self, worker: int | None, version: int | None = None, chunk: int | str = "*") -> str:
+        """Return the subject of a version's chunk, or a wildcard; `worker` is None: of versions for all workers."""
+        only = "" if worker is None else f"only.{worker}."
+        slot = "*" if version is None else version % WEIGHT_SLOTS
+        return f"{self.prefix}.weights.{only}{slot}.{chunk}"
 
     @property
     def learner(self) -> str:
@@ -221,12 +192,4 @@ class Subjects:
     @property
     def state_subjects(self) -> list[str]:
         """Subjects that the state stream keeps."""
-        return [
-            self.spec,
-            self.control,
-            *self.all_weights,
-            self.leases,
-            self.learner_leases,
-            self.workers,
-            self.learner,
-        ]
+        return [self.spec, self.control, self.weights, self.leases, self.learner_leases, self.workers, self.learner]

@@ -18,9 +18,9 @@ from rollfleet_api.messages import (
     Evaluation,
     LearnerStatus,
     Lease,
-    Manifest,
     MessageInvalid,
     Parameter,
+    VersionMeta,
     WorkerStatus,
     pack,
     unpack,
@@ -29,7 +29,7 @@ from rollfleet_api.messages import (
 numbers = st.floats(allow_nan=False)  # a NaN arrives too, but is not equal to itself
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 errors = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=50)
-MESSAGES = (Evaluation, Control, Lease, BatchMeta, Parameter, Manifest, WorkerStatus, LearnerStatus, Call, Answer)
+MESSAGES = (Evaluation, Control, Lease, BatchMeta, Parameter, VersionMeta, WorkerStatus, LearnerStatus, Call, Answer)
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
@@ -57,7 +57,7 @@ KINDS = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__
 
 LEASE = Lease(incarnation=3, host="a", pid=7)
 WEIGHT = Parameter(model="policy", name="weight", dtype="float32", shape=(2, 3))
-MANIFEST = Manifest(version=1, parameters=(WEIGHT,), total_bytes=32, chunks=2, checksum="00")
+VERSION = VersionMeta(version=1, parameters=(WEIGHT,))
 EXAMPLES: dict[type, Any] = {kind: find(values(kind), lambda _: True) for kind in MESSAGES}
 """The simplest message of each type."""
 
@@ -81,9 +81,9 @@ def test_unknown_fields_are_ignored(kind: type) -> None:
 
 
 def test_unknown_fields_of_a_nested_message_are_ignored() -> None:
-    data = asdict(MANIFEST)
+    data = asdict(VERSION)
     data["parameters"] = [parameter | {"later": 1} for parameter in data["parameters"]]
-    assert unpack(Manifest, json.dumps(data).encode()) == MANIFEST
+    assert unpack(VersionMeta, json.dumps(data).encode()) == VERSION
 
 
 OPTIONAL = {(kind, field.name) for kind in EXAMPLES for field in fields(kind) if field.default is not MISSING}
@@ -114,10 +114,7 @@ def test_missing_or_mistyped_field_is_named(kind: type, field: str) -> None:
         (LEASE, "pid", 2**63),
         (LEASE, "pid", 10**400),
         (LEASE, "host", 1),
-        (MANIFEST, "version", 0),
-        (MANIFEST, "chunks", -1),
-        (MANIFEST, "chunks", (1 << 26) + 1),
-        (MANIFEST, "total_bytes", -1),
+        (VERSION, "version", 0),
         (EXAMPLES[Control], "phase", "run"),
         (EXAMPLES[Control], "random_actions", 1),
         (EXAMPLES[WorkerStatus], "worker", 2**16),
@@ -132,9 +129,9 @@ def test_value_out_of_range_or_of_another_type_is_named(message: Any, field: str
 
 
 def test_nested_field_is_named_with_its_path() -> None:
-    data = as_json(MANIFEST).replace(b"[2, 3]", b"[2, -3]")
-    with pytest.raises(MessageInvalid, match=r"^Manifest: parameters\.0\.shape\.1: .* greater than or equal to 0"):
-        unpack(Manifest, data)
+    data = as_json(VERSION).replace(b"[2, 3]", b"[2, -3]")
+    with pytest.raises(MessageInvalid, match=r"^VersionMeta: parameters\.0\.shape\.1: .* greater than or equal to 0"):
+        unpack(VersionMeta, data)
 
 
 @KINDS

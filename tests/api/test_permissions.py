@@ -90,7 +90,7 @@ def test_a_job_needs_no_more_than_its_roles_may(server: Server, caplog: pytest.L
 
 async def test_worker_may_not_publish_on_subjects_of_learner_or_operator(server: Server) -> None:
     server.provision()
-    forbidden = [OURS.control, OURS.manifest, OURS.weights_of(None).chunk(1, 0), OURS.learner, OURS.spec]
+    forbidden = [OURS.control, OURS.weights_of(None, 1, 0), OURS.learner, OURS.spec]
     forbidden += [OURS.taken(0), OURS.call(0)]
     forbidden += [*administration(OURS.state_get), *OF_THE_WHOLE_SERVER]
     forbidden += [f"$JS.API.DIRECT.GET.{OURS.state_stream}.{each}" for each in (OURS.lease(0), OURS.worker(0))]

@@ -33,8 +33,8 @@ def used(subjects: Subjects) -> list[str]:
     """Every subject that carries a message of a job with three workers."""
     kinds = (subjects.lease, subjects.worker, subjects.taken, subjects.chunk, subjects.offer)
     of_workers = [kind(worker) for kind in kinds for worker in range(3)]
-    slots = [subjects.weights_of(None).chunk(version, chunk) for version in (1, 2) for chunk in (0, 10)]
-    learners = [subjects.spec, subjects.control, subjects.manifest, subjects.learner]
+    slots = [subjects.weights_of(of, version, chunk) for of in (None, 1) for version in (1, 2) for chunk in (0, 10)]
+    learners = [subjects.spec, subjects.control, subjects.learner]
     calls = [subjects.call(0), subjects.answer(0)]
     return [*learners, *slots, *calls, *of_workers]
 
@@ -75,7 +75,13 @@ def test_the_stream_keeps_every_subject_but_those_of_batches_and_hints(subjects:
         assert kept == (subject.split(".")[3] not in ("batches", "taken", "calls", "answers"))
 
 
+def test_a_worker_gets_no_versions_for_another() -> None:
+    for of in (None, 1, 2):
+        heard = [each for each in (None, 1, 2) if matches(SUBJECTS.weights_of(of), SUBJECTS.weights_of(each, 7, 0))]
+        assert heard == [of]
+
+
 def test_version_does_not_overwrite_the_previous_one() -> None:
-    chunks = [SUBJECTS.weights_of(None).chunk(version, 0) for version in range(1, 2 + WEIGHT_SLOTS)]
+    chunks = [SUBJECTS.weights_of(None, version, 0) for version in range(1, 2 + WEIGHT_SLOTS)]
     assert len(set(chunks)) == WEIGHT_SLOTS
     assert all(one != following for one, following in pairwise(chunks))

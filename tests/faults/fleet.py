@@ -237,7 +237,7 @@ class Fleet:
 
     async def _stored(self) -> list[str]:
         subjects = self._link.subjects
-        asked = [subjects.control, subjects.manifest, subjects.learner, *map(subjects.worker, self.workers)]
+        asked = [subjects.control, subjects.learner, *map(subjects.worker, self.workers)]
         return [f"{subject}: {(await read_bytes(self._link, subject) or b'')[:300]!r}" for subject in asked]
 
     def wait_for_every_worker(self, count: int, since_s: float, timeout_s: float = RECOVERS_WITHIN_S) -> None:

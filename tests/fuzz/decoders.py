@@ -43,11 +43,11 @@ with instrumented():
 
     from rollfleet.data.batch import join, to_batch
     from rollfleet.errors import WireError
+    from rollfleet.nats.weights import pack_version, unpack_version
+    from rollfleet.weights.layout import Snapshot
     from rollfleet.wire.chunks import Assembler, Identity
     from rollfleet.wire.codec import Key, decode, encode
     from rollfleet.wire.fragment_message import unpack_fragment
-    from rollfleet.wire.weight_chunks import WeightAssembler, manifest_of
-    from rollfleet.wire.weight_chunks import cut as cut_weights
     from rollfleet_api.job import CollectorJob, Compression
     from rollfleet_api.messages import (
         Answer,
@@ -58,9 +58,9 @@ with instrumented():
         LearnerPhase,
         LearnerStatus,
         Lease,
-        Manifest,
         MessageInvalid,
         Offer,
+        Parameter,
         Receipt,
         WorkerStatus,
         pack,
@@ -69,7 +69,6 @@ with instrumented():
 
 LIMIT_BYTES, CHUNK_BYTES = 1 << 16, 252
 MESSAGES: dict[bytes, type[Any]] = {
-    b"4": Manifest,
     b"5": Control,
     b"6": WorkerStatus,
     b"7": Lease,
@@ -92,22 +91,18 @@ def one(data: bytes) -> None:
             batch = to_batch(unpack_fragment(_sealed_message(rest))[1])
             join([batch, batch])
         elif which == b"2":
-            assembler = Assembler(max_message_bytes=LIMIT_BYTES, max_pending=4)
+            assembler = Assembler(Identity.of, Identity.overtakes, max_message_bytes=LIMIT_BYTES, max_pending=4)
             for start in range(0, len(rest), CHUNK_BYTES):
                 with suppress(WireError):
                     assembler.add(rest[start : start + CHUNK_BYTES])
                 assert assembler.pending_bytes <= 2 * LIMIT_BYTES
         elif which == b"3":
-            WeightAssembler(100).add(rest)
+            unpack_version(_sealed_message(rest))
         elif which == b"j":
             with suppress(ValidationError):
                 CollectorJob.model_validate_json(rest)
         elif which in MESSAGES:
-            message = unpack(MESSAGES[which], rest)
-            if isinstance(message, Manifest):
-                assembled = WeightAssembler(message.total_bytes % 1000)
-                assembled.missing(message)
-                assembled.finish(message)
+            unpack(MESSAGES[which], rest)
 
 
 def _sealed_message(message: bytes) -> bytearray:
@@ -124,8 +119,8 @@ def write_seeds(folder: Path) -> None:
     }
     stacks = [_stacks(last=last) for last in (False, True)]
     identity = Identity(worker=1, incarnation=0, sequence=2)
-    data = memoryview(bytes(range(100)))
-    manifest = manifest_of(1, (), data, max_chunk_bytes=64)
+    parameter = Parameter(model="policy", name="weight", dtype="uint8", shape=(100,))
+    snapshot = Snapshot((parameter,), torch.arange(100, dtype=torch.uint8), (("", True),))
     job = parse_job(job_data({"name": "test"}, policy={"random": {}}))
     kept = KeptBatch(sequence=3, nbytes=1000, chunks=4, idle=True)
     learner = LearnerStatus(session=1, version=1, applied_version=1, frames=1, batches=1, mean_return=1.0)
@@ -141,8 +136,7 @@ def write_seeds(folder: Path) -> None:
         "stacks": b"1" + _fragment(stacks[0]),
         "stacks_last": b"1" + _fragment(stacks[1]),
         "chunk": b"2" + next(split(encoded, identity, max_chunk_bytes=CHUNK_BYTES)),
-        "weights": b"3" + b"".join(next(cut_weights(manifest, data))),
-        "manifest": b"4" + pack(manifest),
+        "weights": b"3" + b"".join(pack_version(1, snapshot).parts),
         "control": b"5" + pack(Control(session=1, phase=LearnerPhase.RUN, round=1, version=1)),
         "heartbeat": b"6" + pack(WorkerStatus(worker=0, incarnation=1)),
         "lease": b"7" + pack(Lease(incarnation=1, host="a", pid=1)),

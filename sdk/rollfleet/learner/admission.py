@@ -8,7 +8,6 @@ from collections.abc import Set
 from rollfleet.learner.duplicates import DuplicateFilter
 from rollfleet.transports.learner_side import Arrival
 from rollfleet_api.messages import WorkerStatus
-from rollfleet_api.versions import count_of
 
 
 class Round:
@@ -115,13 +114,12 @@ class Admission:
         """Batches dropped for either reason."""
         return self.repeated + self.stale
 
-    def admit(self, arrival: Arrival, *, version: int, replaced: bool = False, to: Round | None = None) -> bool:
+    def admit(self, arrival: Arrival, *, lag: float, to: Round | None = None) -> bool:
         """Whether this arrival is for the learner. Counts it if not.
 
         Args:
             arrival: A batch as it came.
-            version: The newest that was sent to its worker.
-            replaced: Whether weights of an earlier learner acted that have the count of others of this one.
+            lag: Versions that it is behind the newest that was sent to its worker.
             to: The open round, which decides alone whether a batch is too old; None: batches belong to no round here.
         """
         of = (arrival.worker, arrival.incarnation, arrival.sequence)
@@ -130,8 +128,7 @@ class Admission:
             return False
         if to is not None:
             return self._admit_to(to, arrival)
-        lag = count_of(version) - count_of(arrival.meta.version)
-        if replaced or (lag > self.max_lag and arrival.meta.version > 0):
+        if lag > self.max_lag:
             self.stale += 1
             return False
         return True

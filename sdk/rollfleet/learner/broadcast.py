@@ -86,11 +86,16 @@ class Broadcaster:
         """Count a batch that was yielded."""
         self._batches += 1
 
-    def has_replaced(self, version: int) -> bool:
-        """Whether the count of this version, an earlier learner's, is that of own weights; count on after it if not."""
+    def lag(self, worker: int, version: int) -> float:
+        """Return how many versions a worker's batch with this one is behind; infinite: it has the count of another.
+
+        That is one of an earlier learner, with the count of a version of this one. Without any, this one counts on.
+        """
         with self.lock:
             self.version = max(self.version, count_of(version))
-            return version < self._first and count_of(version) >= count_of(self._first)
+            if version < self._first and count_of(version) >= count_of(self._first):
+                return math.inf
+            return count_of(self.target(worker)) - count_of(version) if version else 0
 
     def continue_from(self, version: int) -> None:
         """Continue after this version, if it is newer than the present one. The policy is due."""

@@ -319,8 +319,9 @@ class Gatherer:
                     return None
                 continue
             self._follow_round((arrival.meta.session, arrival.meta.round))  # control may come later
-            target, replaced = self._weights.target(arrival.worker), self._weights.has_replaced(arrival.meta.version)
-            if self.admission.admit(arrival, version=target, replaced=replaced, to=self._round):
+            if self.admission.admit(
+                arrival, lag=self._weights.lag(arrival.worker, arrival.meta.version), to=self._round
+            ):
                 return arrival
             self._transport.take(arrival)
             left_s = CHECK_WORKERS_S

@@ -100,7 +100,7 @@ class Intake:
         self._unasked_bytes = 0
         self.workers, self.most = 1, 4
 
-    def add(self, chunk: Received) -> Assembled | None:
+    def add(self, chunk: Received) -> Assembled[Identity] | None:
         """Add a chunk. It is copied, not kept. Returns the batch that it completes.
 
         Raises:
@@ -108,7 +108,7 @@ class Intake:
             MessageTooLarge: The batch is too large to come unasked.
         """
         header = peek(chunk)
-        identity = Identity.of(header)
+        identity = Identity.of(header.key)
         if identity.worker >= self.workers:
             return None
         sender = self._sender(identity)
@@ -140,7 +140,7 @@ class Intake:
         coming.complete, coming.message = True, None
         self._to_ask.pop(identity, None)
         self._asked.pop(identity, None)
-        return Assembled(identity=identity, buffer=message.buffer)
+        return Assembled(key=identity, buffer=message.buffer)
 
     def offered(self, worker: int, offer: Offer) -> Receipt | None:
         """Follow a worker's offer. Returns the answer, if it needs one at once.

@@ -15,7 +15,7 @@ from rollfleet.nats.client import Pieces
 from rollfleet.nats.link import Link
 from rollfleet.transports.worker_side import PendingBatch
 from rollfleet.wire.buffer_pool import BufferPool
-from rollfleet.wire.chunks import CHUNK_BYTES, Chunk, Identity, chunk_count, cut_message
+from rollfleet.wire.chunks import Chunk, Identity, cut_message
 from rollfleet.wire.codec import LARGEST_BATCH_BYTES, Encoded
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.job import CollectorJob, Compression
@@ -80,7 +80,6 @@ class Outbox:
             for future in (pending.admitted, pending.delivered):
                 future.set_exception(error)
             return
-        count = chunk_count(encoded.nbytes, min(CHUNK_BYTES, self._link.client.max_payload))
         sequence, self._sequence = self._sequence, self._sequence + 1
         identity = Identity(
             worker=self._worker,
@@ -89,11 +88,12 @@ class Outbox:
             process=self._lease.process,
         )
         parts = encoded.parts if self._ahead == 1 else self._copied(encoded)
-        kept = _Kept(encoded.nbytes, [*cut_message(identity.key, parts, encoded.nbytes, count)], pending)
+        chunks = [*cut_message(identity.key, parts, encoded.nbytes, self._link.client.max_payload)]
+        kept = _Kept(encoded.nbytes, chunks, pending)
         self._kept[sequence], self._to_admit[sequence] = kept, pending
         self._admit()
         if encoded.nbytes <= self._unasked_bytes:
-            self._order(sequence, 0, count)
+            self._order(sequence, 0, len(chunks))
         else:
             await self.offer()
 

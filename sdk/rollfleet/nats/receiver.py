@@ -52,7 +52,7 @@ class BatchReceiver:
         self._subscribed = 0  # number of subscriptions: one, or of several ranks one for each worker
         self._waiting_bytes = 0  # of complete batches that were not received yet
         self._adapt(job)
-        self._encoded: queue.SimpleQueue[Assembled | None] = queue.SimpleQueue()
+        self._encoded: queue.SimpleQueue[Assembled[Identity] | None] = queue.SimpleQueue()
         self._ready: deque[tuple[Arrival, int]] = deque()  # with the bytes of each, decoded
         self._ready_bytes = 0
         self._changed = threading.Condition()
@@ -175,9 +175,9 @@ class BatchReceiver:
             try:
                 arrival, nbytes = self._arrival(assembled)
             except WireError as error:
-                self._count_corrupt(error, assembled.identity.worker)
+                self._count_corrupt(error, assembled.key.worker)
                 self._count_received(assembled.buffer.nbytes)
-                self.take(assembled.identity)
+                self.take(assembled.key)
             except BaseException as error:  # raised at the learner's next call
                 self.fail(error)
                 return
@@ -187,7 +187,7 @@ class BatchReceiver:
                     self._ready_bytes += nbytes
                     self._changed.notify_all()
 
-    def _arrival(self, assembled: Assembled) -> tuple[Arrival, int]:
+    def _arrival(self, assembled: Assembled[Identity]) -> tuple[Arrival, int]:
         meta, fragment = unpack_fragment(assembled.buffer, allocate=self._rebuilt.take)
         shape = fragment.steps[TRAJECTORY].shape if TRAJECTORY in fragment.steps else ()
         if any(own > most > 0 for own, most in zip(shape, self._most, strict=False)):
@@ -195,7 +195,7 @@ class BatchReceiver:
         batch: Any = to_batch(fragment, empty_like=self._rebuilt.empty_like)
         if self._device is not None:
             batch = batch.to(self._device, non_blocking=self._no_cuda_sync)
-        identity = assembled.identity
+        identity = assembled.key
         arrival = Arrival(
             worker=identity.worker,
             incarnation=identity.incarnation,

@@ -7,92 +7,70 @@ import asyncio
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 
-from rollfleet.errors import MessageTooLarge
 from rollfleet.nats.client import Pieces
 from rollfleet.nats.link import Link
-from rollfleet.nats.state import read_state
+from rollfleet.nats.state import read_bytes, read_state
+from rollfleet.nats.weights import key_of, pack_version, version_in
 from rollfleet.weights.layout import Snapshot
-from rollfleet.wire.weight_chunks import cut, manifest_of
-from rollfleet_api.messages import MAX_MESSAGE_BYTES, Control, LearnerPhase, Manifest, pack
-from rollfleet_api.subjects import WeightSubjects
+from rollfleet.wire.chunks import cut_message
+from rollfleet_api.messages import Control, pack
 
 log = logging.getLogger(__name__)
 
-WINDOW_BYTES = 8 << 20
+WINDOW_CHUNKS = 8  # on their way to NATS
 
 Version = tuple[int, Snapshot]
 
 
 class LearnerSender:
-    """Sends weights and control of other threads on the link's thread."""
+    """Sends weights and control of other threads on the link's thread.
+
+    Attributes:
+        newest: The newest control message, sent or not; None: none.
+    """
 
     def __init__(self, link: Link, session: int) -> None:
         self._link, self._session = link, session
         self._lock = threading.Lock()
-        self._weights: dict[int | None, Version] = {}  # waiting, by worker; None: for all
-        self._newest: dict[int | None, Version] = {}  # sent last; kept in case NATS loses it
-        self._control: Control | None = None
-        self._last_control: Control | None = None  # sent last; kept, too
+        self._versions: dict[int | None, Version] = {}  # the newest, by worker, in their order; None: for all
+        self.newest: Control | None = None
+        self._sent: tuple[Mapping[int | None, Version], Control | None] = {}, None  # or being sent
         self._idle = threading.Event()
         self._idle.set()
         self._filled = asyncio.Event()
 
     def weights(self, version: int, snapshot: Snapshot, workers: frozenset[int] | None = None) -> None:
         """Send a version to these workers; None: to all. It replaces a version that waits for the same workers."""
-        with self._lock:
-            if workers is None:
-                self._weights.clear()  # versions for single workers are older
-            self._weights |= dict.fromkeys([None] if workers is None else workers, (version, snapshot))
-            self._idle.clear()
-        self._wake()
+        with self._lock:  # versions for single workers are older than one for all
+            others = {of: kept for of, kept in self._versions.items() if workers is not None and of not in workers}
+            self._versions = others | dict.fromkeys([None] if workers is None else workers, (version, snapshot))
+            self._wake()
 
     def control(self, control: Control) -> None:
         """Send a control message. It replaces one that waits."""
         with self._lock:
-            self._control = control
-            self._idle.clear()
-        self._wake()
+            self.newest = control
+            self._wake()
 
     async def restore(self) -> None:
-        """Send the newest weights and control message again if NATS has lost them, or came back with older ones.
-
-        It confirms messages before it writes them to its disk: after a power loss the newest ones may be missing.
-        """
-        control, versions = self._last_control, {worker: version for worker, (version, _) in self._newest.items()}
-        if not (control or versions) or not self._idle.is_set() or not await self._lacks(control, versions):
+        """Send the newest weights and control message again if NATS has lost them."""
+        link, control, versions = self._link, self.newest, self._versions
+        if not (control or versions) or not self._idle.is_set():
             return
+        stored = await read_state(link, link.subjects.control, Control)
+        lost = control is not None and stored != control
+        if versions and not lost:
+            worker, (version, _) = next(iter(versions.items()))  # if the first that was stored is there, the rest is
+            first = await read_bytes(link, link.subjects.weights_of(worker, version, 0))
+            lost = first is None or version_in(first) < version
         with self._lock:
-            if self._last_control is not control or not self._idle.is_set():
-                return  # newer ones were sent meanwhile
-            self._weights, self._control = dict(self._newest), control
-            self._idle.clear()
-        log.warning("%s: NATS has lost messages that it had confirmed; sending them again", self._link.subjects.key)
-        self._wake()
-
-    async def _lacks(self, control: Control | None, versions: Mapping[int | None, int]) -> bool:
-        """Return whether NATS has no such control message, or older weights. A later learner's are newer."""
-        stored = await read_state(self._link, self._link.subjects.control, Control)
-        if stored is not None and stored.session > self._session:
-            return False
-        lacks = control is not None and stored != control
-        for worker, version in versions.items():
-            manifest = await read_state(self._link, self._link.subjects.weights_of(worker).manifest, Manifest)
-            lacks |= manifest is None or manifest.version < version
-        return lacks
-
-    @property
-    def progress(self) -> tuple[int, int, int]:
-        """The progress of the newest control message, sent or not."""
-        last = self._control or self._last_control
-        return last.progress if last else (self._session, 0, 0)
-
-    @property
-    def ends_job(self) -> bool:
-        """Whether the newest control message, sent or not, says that the job is complete."""
-        last = self._control or self._last_control
-        return last is not None and last.phase is LearnerPhase.COMPLETE
+            is_newest = self.newest is control and self._versions is versions and self._idle.is_set()
+            if not lost or not is_newest or (stored is not None and stored.session > self._session):
+                return
+            self._sent = {}, None
+            self._wake()
+        log.warning("%s: NATS has lost messages that it had confirmed; sending them again", link.subjects.key)
 
     def flush(self, *, timeout_s: float) -> bool:
         """Wait until everything is sent. Returns False after the timeout."""
@@ -102,49 +80,39 @@ class LearnerSender:
         """Send until cancelled. Waits while NATS is away.
 
         Raises:
-            MessageTooLarge: The weights have too many parameters for the manifest to fit into one message.
+            MessageTooLarge: The weights have too many parameters.
         """
         while True:
             await self._filled.wait()
             self._filled.clear()
             while True:
                 with self._lock:
-                    weights, control = self._begin_to_send()
+                    weights, control = self._newer()
                     if not weights and control is None:
                         self._idle.set()
                         break
                 async with asyncio.TaskGroup() as sending:  # in this order, without waiting for each answer
                     for worker, (version, snapshot) in weights.items():
-                        await self._send_weights(sending, version, snapshot, self._link.subjects.weights_of(worker))
+                        await self._send_weights(sending, worker, version, snapshot)
                     if control:
                         sending.create_task(self._link.store(self._link.subjects.control, pack(control)))
 
-    def _begin_to_send(self) -> "tuple[dict[int | None, Version], Control | None]":
-        weights, self._weights = self._weights, {}
-        control, self._control = self._control, None
-        self._last_control = control or self._last_control
-        if None in weights:
-            self._newest.clear()
-        self._newest |= weights
-        return weights, control
+    def _newer(self) -> tuple[Mapping[int | None, Version], Control | None]:
+        """Return what has not been sent. From now on it counts as sent."""
+        (versions, control), self._sent = self._sent, (self._versions, self.newest)
+        newer = {worker: each for worker, each in self._versions.items() if versions.get(worker) is not each}
+        return newer, None if self.newest is control else self.newest
 
     def _wake(self) -> None:
+        self._idle.clear()
         self._link.soon(self._filled.set)
 
     async def _send_weights(
-        self, sending: asyncio.TaskGroup, version: int, snapshot: Snapshot, subjects: WeightSubjects
+        self, sending: asyncio.TaskGroup, worker: int | None, version: int, snapshot: Snapshot
     ) -> None:
-        data = memoryview(snapshot.data.numpy().data)
-        limit = self._link.client.max_payload
-        manifest = manifest_of(version, snapshot.parameters, data, max_chunk_bytes=limit)
-        manifest = replace(manifest, flags=snapshot.flags)
-        window = asyncio.Semaphore(max(1, WINDOW_BYTES * manifest.chunks // max(1, len(data))))
-        for index, chunk in enumerate(cut(manifest, data)):
+        encoded, limit = pack_version(version, snapshot), self._link.client.max_payload
+        window = asyncio.Semaphore(WINDOW_CHUNKS)
+        for index, chunk in enumerate(cut_message(key_of(version), encoded.parts, encoded.nbytes, limit)):
             await window.acquire()
-            stored = sending.create_task(self._link.store(subjects.chunk(version, index), Pieces(*chunk)))
-            stored.add_done_callback(lambda _: window.release())
-        # Last, so that its readers find the bytes. They notice a chunk that is still on its way by its version.
-        packed = pack(manifest)
-        if len(packed) > (most := min(self._link.client.max_payload, MAX_MESSAGE_BYTES)):
-            raise MessageTooLarge(len(packed), most, f"the manifest of {len(manifest.parameters):,} parameters")
-        sending.create_task(self._link.store(subjects.manifest, packed))
+            subject = self._link.subjects.weights_of(worker, version, index)
+            sending.create_task(self._link.store(subject, Pieces(*chunk))).add_done_callback(lambda _: window.release())

@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 import torch
-import xxhash
 from nats.aio.msg import Msg
 
 from rollfleet.errors import LearnerReplaced
@@ -27,12 +26,13 @@ from rollfleet.nats.polling import insist
 from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.receiver import BatchReceiver
 from rollfleet.nats.sender import LearnerSender
-from rollfleet.nats.state import read_state
+from rollfleet.nats.state import read_bytes, read_state
+from rollfleet.nats.weights import is_of, version_in
 from rollfleet.schemes import Layout
 from rollfleet.transports.learner_side import Arrival, Elastic, Resumed
-from rollfleet.weights.layout import Snapshot, State
+from rollfleet.weights.layout import State
 from rollfleet.wire.buffer_pool import BufferPool
-from rollfleet.wire.chunks import Identity
+from rollfleet.wire.chunks import Identity, Received
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import (
     Control,
@@ -40,7 +40,6 @@ from rollfleet_api.messages import (
     LearnerPhase,
     LearnerStatus,
     Lease,
-    Manifest,
     WorkerState,
     WorkerStatus,
 )
@@ -82,7 +81,7 @@ class NatsTransport:
     ) -> None:
         self.job, self.rank, self.elastic = job, rank, elastic
         self._link, self._subjects = link, link.subjects
-        self._found: Manifest | None = None  # of the job's newest weights, until this learner sends some
+        self._found: Received | None = None  # the first chunk of the job's weights, until this learner sends some
         self._receiver = BatchReceiver(link, job=job, rank=rank, device=device, no_cuda_sync=no_cuda_sync)
         self._heartbeats = LearnerHeartbeats(link, job, rank)
         self._calls = CallSender(link)
@@ -113,8 +112,13 @@ class NatsTransport:
         """See `Transport`."""
         self._receiver.check()
         snapshot = layout.snapshot(models, torch.from_numpy(self._memory.take(layout.total_bytes)))
-        if workers is None:
-            self._compare(version, snapshot)
+        found, self._found = self._found, None if workers is None else self._found
+        if found and workers is None and not is_of(found, snapshot):
+            log.warning(
+                "%s: version %d, the first of this learner, has other weights than version %d, the last of the learner "
+                "before it: everything that one learned since its last checkpoint is lost",
+                *(self.job.key, count_of(version), count_of(version_in(found))),
+            )
         self._sender.weights(version, snapshot, workers)
 
     def receive(self, *, timeout_s: float) -> Arrival | None:
@@ -161,7 +165,8 @@ class NatsTransport:
         """See `Transport`. Control that was given before is still sent."""
         if self._link.closed:
             return
-        if not self._sender.flush(timeout_s=END_TIMEOUT_S if self._sender.ends_job else FLUSH_TIMEOUT_S):
+        ends_job = (newest := self._sender.newest) is not None and newest.phase is LearnerPhase.COMPLETE
+        if not self._sender.flush(timeout_s=END_TIMEOUT_S if ends_job else FLUSH_TIMEOUT_S):
             log.warning("%s: the learner's last messages did not reach NATS", self.job.key)
         self._link.begin(self._heartbeats.send())
         for task in self._tasks:
@@ -194,15 +199,14 @@ class NatsTransport:
         for worker in range(self.job.spec.workers):
             if status := await read_state(link, subjects.worker(worker), WorkerStatus):
                 beats.roster.hear(status)
-        manifest = await read_state(link, subjects.manifest, Manifest)
         control = await read_state(link, subjects.control, Control)
         learner = await read_state(link, subjects.learner, LearnerStatus)
         if control and not self.rank.leads:
             beats.hear_leader(control)
-        self._found = manifest
         # NATS may be back with an older state than its workers have seen.
         session, round_, target = self._followed()
-        target = max([target, *(each.version for each in (manifest, control) if each)])
+        target = max(target, control.version if control else 0)
+        self._found = await read_bytes(link, subjects.weights_of(None, target, 0))
         session = max([session, session_of(target), *(each.session for each in (control, learner) if each)])
         return Resumed(
             session=self.rank.leads + session,
@@ -219,18 +223,6 @@ class NatsTransport:
         statuses = self._heartbeats.roster.statuses().values()
         gone = (WorkerState.LEFT, WorkerState.COMPLETE)  # perhaps of an earlier job of this name
         return max((each.follows for each in statuses if each.state not in gone), default=(0, 0, 0))
-
-    def _compare(self, version: int, snapshot: Snapshot) -> None:
-        """Warn of a learner that continues from a checkpoint instead of the weights that workers have."""
-        found, self._found = self._found, None
-        if found and found.checksum != xxhash.xxh3_64_hexdigest(snapshot.data.numpy().data):
-            log.warning(
-                "%s: version %d, the first of this learner, has other weights than version %d, the last of the learner "
-                "before it: everything that one learned since its last checkpoint is lost",
-                self.job.key,
-                count_of(version),
-                count_of(found.version),
-            )
 
     async def _recover(self) -> None:
         await self._look()
@@ -258,7 +250,8 @@ class NatsTransport:
             raise self._replaced() from overtaken
         if self.rank.leads and control and control.session > self.resumed.session:
             raise self._replaced()
-        if self.rank.leads and self._followed() > self._sender.progress:
+        newest = self._sender.newest
+        if self.rank.leads and self._followed() > (newest.progress if newest else (self.resumed.session, 0, 0)):
             raise LearnerReplaced(
                 f"NATS came back without the last learner of {self.job.key}, which its workers follow: start it again"
             )

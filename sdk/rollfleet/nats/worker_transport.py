@@ -84,14 +84,7 @@ class NatsWorkerTransport:
 
     def follow_weights(self, layout: Layout) -> NatsWeightsInbox:
         """Receive the weights of a policy with this layout from now on. Call it once."""
-        spec, worker = self._evaluation, self._worker
-        self._inbox = (
-            NatsWeightsInbox(self._link, worker, layout, self._changed)
-            if spec is None
-            else NatsWeightsInbox(
-                self._link, None, layout, self._changed, wanted=lambda version: spec.worker_of(version) == worker
-            )
-        )
+        self._inbox = NatsWeightsInbox(self._link, self._worker, layout, self._changed, self._evaluation)
         self._link.call(self._inbox.start(), timeout_s=JOIN_TIMEOUT_S)
         return self._inbox
 
@@ -242,7 +235,7 @@ class NatsWorkerTransport:
         if self._evaluation or (self._status and self._status.state in WAITING):
             await self._catch_up()
             if self._inbox:
-                await self._inbox.catch_up()
+                await self._inbox.catch_up(self._control)
 
     async def _send_heartbeat(self) -> None:
         if self._evaluation:

@@ -14,7 +14,7 @@ from rollfleet.learner.duplicates import DuplicateFilter
 from rollfleet.nats.link import Link
 from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.state import read_state
-from rollfleet.wire.chunks import Assembled, Assembler
+from rollfleet.wire.chunks import Assembled, Assembler, Identity
 from rollfleet.wire.codec import LARGEST_BATCH_BYTES
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase
@@ -39,10 +39,10 @@ class Observer:
     def __init__(self, link: Link, job: CollectorJob, *, memory_bytes: int) -> None:
         self.job = job
         self._link, self._memory_bytes = link, memory_bytes
-        self._assembler = Assembler(max_message_bytes=LARGEST_BATCH_BYTES)
+        self._assembler = Assembler(Identity.of, Identity.overtakes, max_message_bytes=LARGEST_BATCH_BYTES)
         self._follow(job)
         self._duplicates = DuplicateFilter()
-        self._waiting: deque[Assembled] = deque()
+        self._waiting: deque[Assembled[Identity]] = deque()
         self._waiting_bytes = 0
         self._corrupt = 0
         self._ended: JobEnded | None = None
@@ -50,7 +50,7 @@ class Observer:
         link.call(self._subscribe(), timeout_s=SUBSCRIBE_TIMEOUT_S)
         link.begin(self._watch_job())
 
-    def receive(self, timeout_s: float) -> Assembled | None:
+    def receive(self, timeout_s: float) -> Assembled[Identity] | None:
         """Return the next batch as it was sent; None: none came in time.
 
         Raises:
@@ -121,9 +121,9 @@ class Observer:
         if assembled:
             self._offer(assembled)
 
-    def _offer(self, assembled: Assembled) -> None:
+    def _offer(self, assembled: Assembled[Identity]) -> None:
         """Keep a batch if it is new and fits. A worker sends again what the learner asks for again."""
-        identity, nbytes = assembled.identity, assembled.buffer.nbytes
+        identity, nbytes = assembled.key, assembled.buffer.nbytes
         with self._changed:
             if self._waiting and self._waiting_bytes + nbytes > self._memory_bytes:
                 return  # it counts as missed as soon as its successor arrives

@@ -13,7 +13,7 @@ from rollfleet.nats.state import read_job
 from rollfleet.recording.observer import Observer
 from rollfleet.recording.segments import SegmentWriter
 from rollfleet.system.background import in_background
-from rollfleet.wire.chunks import Assembled
+from rollfleet.wire.chunks import Assembled, Identity
 from rollfleet.wire.fragment_message import unpack_fragment
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.kubernetes_names import credentials_secret
@@ -117,13 +117,13 @@ class Recorder(AbstractContextManager["Recorder"]):
                 return
             self._writer.flush_old()
 
-    def _write(self, assembled: Assembled) -> None:
+    def _write(self, assembled: Assembled[Identity]) -> None:
         try:
             meta, _ = unpack_fragment(assembled.buffer)
         except WireError as error:
             self._observer.count_corrupt(error)
             return
-        self._writer.write(assembled.identity, meta, assembled.buffer)
+        self._writer.write(assembled.key, meta, assembled.buffer)
         self._batches += 1
         self._frames += meta.frames
         self._bytes += assembled.buffer.nbytes

@@ -4,8 +4,8 @@ One chunk, all numbers little-endian:
 
 ```
 offset  bytes
-0       4      magic b"RLF2", whose last byte is the number of the format
-4       16     key of the message: of a batch, see `Identity`; of weights, see `weight_chunks`
+0       4      magic b"RLF3", whose last byte is the number of the format
+4       16     key of the message: of a batch, see `Identity`; of weights, the number of the version
 20      4      u32  index of this chunk
 24      4      u32  count of chunks
 28      8      u64  total bytes of the message
@@ -17,9 +17,9 @@ has the rest (at least one byte): chunk `index` holds the bytes from `index * si
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Self, TypeAlias
+from typing import Generic, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,9 @@ from rollfleet_api.job import MAX_WORKERS
 CHUNK_BYTES = 1 << 20
 """Size of a chunk at most, even where the server takes larger messages."""
 
-_MAGIC = b"RLF2"
+K = TypeVar("K", bound=Hashable)
+
+_MAGIC = b"RLF3"
 _PREFIX = struct.Struct("<4s16sIIQ")
 _BATCH_KEY = struct.Struct("<IHHQ")
 
@@ -62,11 +64,6 @@ class ChunkHeader:
     total_bytes: int
 
     @property
-    def offset(self) -> int:
-        """Offset of this chunk's piece in the message, in bytes."""
-        return self.index * self.piece_bytes
-
-    @property
     def piece_bytes(self) -> int:
         """Size of each of the message's pieces but the last."""
         return piece_bytes(self.total_bytes, self.count)
@@ -74,7 +71,7 @@ class ChunkHeader:
     @property
     def nbytes(self) -> int:
         """Size of this chunk's piece."""
-        return min(self.piece_bytes, self.total_bytes - self.offset)
+        return min(self.piece_bytes, self.total_bytes - self.index * self.piece_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,21 +95,20 @@ class Identity:
         return _BATCH_KEY.pack(self.worker, self.incarnation, self.process, self.sequence)
 
     @classmethod
-    def of(cls, header: ChunkHeader) -> Self:
-        """Return the identity of a chunk's batch, the inverse of `key`.
+    def of(cls, key: bytes) -> Self:
+        """Return the identity with a key, the inverse of `key`.
 
         Raises:
             MessageCorrupt: No job has such a worker. A false index must not cost memory for each worker below it.
         """
-        worker, incarnation, process, sequence = _BATCH_KEY.unpack(header.key)
+        worker, incarnation, process, sequence = _BATCH_KEY.unpack(key)
         if worker >= MAX_WORKERS:
             raise MessageCorrupt(f"sent by worker {worker}: a job has at most {MAX_WORKERS:,} workers")
         return cls(worker=worker, incarnation=incarnation, sequence=sequence, process=process)
 
-
-def chunk_count(total_bytes: int, max_chunk_bytes: int) -> int:
-    """Return the number of chunks of a message, of at most `max_chunk_bytes` each, prefix included."""
-    return -(-total_bytes // (max_chunk_bytes - PREFIX_BYTES))
+    def overtakes(self, other: Self) -> bool:
+        """Whether an incomplete batch with the other identity never comes: its worker was started again."""
+        return self.worker == other.worker and self.incarnation > other.incarnation
 
 
 def piece_bytes(total_bytes: int, count: int) -> int:
@@ -120,11 +116,13 @@ def piece_bytes(total_bytes: int, count: int) -> int:
     return -(-total_bytes // count)
 
 
-def cut_message(key: bytes, parts: Iterable[memoryview], total_bytes: int, count: int) -> Iterator[Chunk]:
-    """Cut a message, given as consecutive parts of `total_bytes` together, into `count` chunks of `chunk_count`.
+def cut_message(key: bytes, parts: Iterable[memoryview], total_bytes: int, max_chunk_bytes: int) -> Iterator[Chunk]:
+    """Cut a message, given as consecutive parts of `total_bytes` together, into chunks.
 
-    The chunks are views: the memory of the parts must not change until the chunks are sent.
+    The chunks are views: the memory of the parts must not change until the chunks are sent. They have at most
+    `max_chunk_bytes`, prefix included, and `CHUNK_BYTES`.
     """
+    count = -(-total_bytes // (min(CHUNK_BYTES, max_chunk_bytes) - PREFIX_BYTES))
     remaining = iter(parts)
     part = memoryview(b"")
     for index in range(count):
@@ -238,65 +236,69 @@ class Reassembly:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Assembled:
-    """A complete message of a batch.
+class Assembled(Generic[K]):
+    """A complete message.
 
     Attributes:
+        key: Its identity.
         buffer: Its bytes, uint8 `[total_bytes]`, writable. The caller owns them: `decode` makes tensors of them in
             place.
     """
 
-    identity: Identity
+    key: K
     buffer: NDArray[np.uint8]
 
 
-class Assembler:
-    """Reassembles batches of all workers from chunks in any order. Each piece is copied once, to its final offset.
+class Assembler(Generic[K]):
+    """Reassembles messages from chunks in any order. Each piece is copied once, to its final offset.
 
-    Incomplete messages are bounded by `max_pending` and by `2 * max_message_bytes` bytes; the oldest are dropped first.
-    A message whose chunks all arrive twice is assembled twice: the caller knows which identities it has received.
-    Not thread-safe.
+    Incomplete messages are bounded by `max_pending` and by `2 * max_message_bytes` bytes; of too many, one that the new
+    one overtakes goes, or else the oldest. A message whose chunks all arrive twice is assembled twice: the caller knows
+    which it has received. Not thread-safe.
 
     Args:
+        key: Returns the identity of a message from its key in chunks.
+        overtakes: Whether the first of two messages ends the wait for the second, if that is incomplete.
         max_message_bytes: Bound of one message, without the prefixes of its chunks.
         max_pending: Bound of the number of incomplete messages.
         allocate: Returns the memory of one message, as `empty_buffer` does.
 
     Attributes:
-        max_message_bytes: The same; it may change.
-        max_pending: The same; it may change.
-        pending_bytes: Memory of incomplete messages.
+        max_message_bytes, max_pending: The same; they may change.
+        pending: The incomplete messages, the oldest first.
+        pending_bytes: Their memory.
 
     Example:
         >>> import torch
         >>> from rollfleet.wire.codec import encode
         >>> encoded = encode(b"meta", {("reward",): torch.zeros(100)})
         >>> identity = Identity(worker=0, incarnation=0, sequence=0)
-        >>> assembler = Assembler(max_message_bytes=1 << 20)
-        >>> count = chunk_count(encoded.nbytes, 256)
-        >>> for pieces in cut_message(identity.key, encoded.parts, encoded.nbytes, count):
+        >>> assembler = Assembler(Identity.of, Identity.overtakes, max_message_bytes=1 << 20)
+        >>> for pieces in cut_message(identity.key, encoded.parts, encoded.nbytes, 256):
         ...     assembled = assembler.add(b"".join(pieces))
-        >>> assembled.buffer.nbytes == encoded.nbytes
-        True
+        >>> assembled.key == identity, assembled.buffer.nbytes == encoded.nbytes
+        (True, True)
     """
 
-    def __init__(self, *, max_message_bytes: int, max_pending: int = 64, allocate: Allocate = empty_buffer) -> None:
-        self.max_message_bytes = max_message_bytes
-        self.max_pending = max_pending
-        self._allocate = allocate
-        self._pending: dict[Identity, Reassembly] = {}  # in the order of their first chunks
+    def __init__(
+        self,
+        key: Callable[[bytes], K],
+        overtakes: Callable[[K, K], bool],
+        *,
+        max_message_bytes: int,
+        max_pending: int = 64,
+        allocate: Allocate = empty_buffer,
+    ) -> None:
+        self._key, self._overtakes, self._allocate = key, overtakes, allocate
+        self.max_message_bytes, self.max_pending = max_message_bytes, max_pending
+        self.pending: dict[K, Reassembly] = {}
         self.pending_bytes = 0
 
-    def __len__(self) -> int:
-        """Return the number of incomplete messages."""
-        return len(self._pending)
-
-    def add(self, chunk: Received) -> Assembled | None:
+    def add(self, chunk: Received) -> Assembled[K] | None:
         """Add one chunk. It is copied, not kept.
 
         Returns:
-            The message that this chunk completes, else None. It gives up incomplete ones of the worker's earlier
-            incarnations.
+            The message that this chunk completes, else None. It gives up incomplete ones that it overtakes.
 
         Raises:
             MessageCorrupt: The chunk contradicts itself (it is ignored), or other chunks of its message (the whole
@@ -304,36 +306,37 @@ class Assembler:
             MessageTooLarge: The message is over `max_message_bytes`. Nothing was allocated.
         """
         header = peek(chunk)
-        identity = Identity.of(header)
+        key = self._key(header.key)
         if header.total_bytes > self.max_message_bytes:
             raise MessageTooLarge(header.total_bytes, self.max_message_bytes)
-        pending = self._pending.get(identity)
+        pending = self.pending.get(key)
         if pending is None:
-            pending = self._begin(identity, header)
+            pending = self._begin(key, header)
         elif (pending.count, pending.buffer.nbytes) != (header.count, header.total_bytes):
-            self._drop(identity)
+            self._drop(key)
             raise MessageCorrupt(
-                f"chunks of {identity} disagree: {pending.buffer.nbytes} bytes in {pending.count} chunks, "
+                f"chunks of {key} disagree: {pending.buffer.nbytes} bytes in {pending.count} chunks, "
                 f"or {header.total_bytes} in {header.count}"
             )
         pending.add(header.index, piece_of(chunk))
         if not pending.complete:
             return None
-        self._drop(identity)
-        for other in [*self._pending]:
-            if other.worker == identity.worker and other.incarnation < identity.incarnation:
+        self._drop(key)
+        for other in [*self.pending]:
+            if self._overtakes(key, other):
                 self._drop(other)
-        return Assembled(identity=identity, buffer=pending.buffer)
+        return Assembled(key=key, buffer=pending.buffer)
 
-    def _begin(self, identity: Identity, header: ChunkHeader) -> Reassembly:
+    def _begin(self, key: K, header: ChunkHeader) -> Reassembly:
         needed = header.total_bytes + header.count
-        while self._pending and (
-            len(self._pending) >= self.max_pending or self.pending_bytes + needed > 2 * self.max_message_bytes
+        while self.pending and (
+            len(self.pending) >= self.max_pending or self.pending_bytes + needed > 2 * self.max_message_bytes
         ):
-            self._drop(next(iter(self._pending)))
-        pending = self._pending[identity] = Reassembly(self._allocate(header.total_bytes), header.count)
+            oldest = next(iter(self.pending))
+            self._drop(next((other for other in self.pending if self._overtakes(key, other)), oldest))
+        pending = self.pending[key] = Reassembly(self._allocate(header.total_bytes), header.count)
         self.pending_bytes += pending.nbytes
         return pending
 
-    def _drop(self, identity: Identity) -> None:
-        self.pending_bytes -= self._pending.pop(identity).nbytes
+    def _drop(self, key: K) -> None:
+        self.pending_bytes -= self.pending.pop(key).nbytes

@@ -51,6 +51,7 @@ __all__ = [
     "decode",
     "empty_buffer",
     "encode",
+    "meta_of",
 ]
 
 if sys.byteorder != "little":
@@ -232,12 +233,11 @@ def decode(
         raise ValueError(
             "decode makes tensors that share the buffer's memory: pass a writable one, such as a bytearray"
         )
-    header_bytes, meta_bytes, start = _check_message(raw.data, checksum=checksum)
-    meta_start = _PREFIX_BYTES + header_bytes
-    header = raw[_PREFIX_BYTES:meta_start].tobytes()
+    header_bytes, start = _check_message(raw.data, checksum=checksum)
+    header = raw[_PREFIX_BYTES:][:header_bytes].tobytes()
     slots = _slots_cached(header) if header_bytes <= _CACHED_HEADER_BYTES else _slots(header)
     places = _places(slots, raw[start:])
-    meta = raw[meta_start : meta_start + meta_bytes].tobytes()
+    meta = meta_of(raw.data)
 
     if raw.__array_interface__["data"][0] % 16:  # loading misaligned elements is undefined behaviour in C++
         aligned = empty_buffer(raw.nbytes)
@@ -256,6 +256,20 @@ def decode(
         tensor = torch.from_numpy(array)
         tensors[slot.key] = tensor.view(torch.bfloat16) if slot.dtype is torch.bfloat16 else tensor
     return meta, tensors
+
+
+def meta_of(beginning: memoryview) -> bytes:
+    """Return the meta of a message of which only the beginning is there. No checksum is checked.
+
+    Raises:
+        MessageCorrupt: This is not the beginning of a message, or is too short.
+        MessageTooLarge: See `decode`.
+    """
+    header_bytes, meta_bytes, *_ = _lengths(beginning)
+    meta = bytes(beginning[_PREFIX_BYTES + header_bytes :][:meta_bytes])
+    if len(meta) < meta_bytes:
+        raise MessageCorrupt(f"the message's first {beginning.nbytes} bytes end before its meta does")
+    return meta
 
 
 def _dtype_name(key: Key, tensor: torch.Tensor) -> str:
@@ -290,8 +304,8 @@ def _header(specs: tuple[tuple[Key, str, tuple[int, ...], Encoding], ...]) -> by
     return header
 
 
-def _check_message(view: memoryview, *, checksum: bool) -> tuple[int, int, int]:
-    """Check a message's lengths and checksum. Return the lengths of header and meta, and the payload's offset."""
+def _lengths(view: memoryview) -> tuple[int, int, int, int]:
+    """Return the lengths of header and meta, and the payload's offset and length, from a message's first bytes."""
     if view.nbytes < _PREFIX_BYTES:
         raise MessageCorrupt(f"{view.nbytes} bytes are too few for a message: the prefix alone has {_PREFIX_BYTES}")
     magic, version, header_bytes, meta_bytes, payload_bytes = _FIELDS.unpack_from(view)
@@ -303,17 +317,22 @@ def _check_message(view: memoryview, *, checksum: bool) -> tuple[int, int, int]:
         raise MessageTooLarge(header_bytes, _MAX_HEADER_BYTES, "header")
     if meta_bytes > _MAX_META_BYTES:
         raise MessageTooLarge(meta_bytes, _MAX_META_BYTES, "meta")
-    start = _aligned(_PREFIX_BYTES + header_bytes + meta_bytes)
+    return header_bytes, meta_bytes, _aligned(_PREFIX_BYTES + header_bytes + meta_bytes), payload_bytes
+
+
+def _check_message(view: memoryview, *, checksum: bool) -> tuple[int, int]:
+    """Check a message's lengths and checksum. Return the length of the header, and the payload's offset."""
+    header_bytes, _, start, payload_bytes = _lengths(view)
     if start + payload_bytes != view.nbytes:
         raise MessageCorrupt(f"the message says that it has {start + payload_bytes} bytes, but has {view.nbytes}")
     if not checksum:
-        return header_bytes, meta_bytes, start
+        return header_bytes, start
     digest = xxhash.xxh3_64(view[: _FIELDS.size])
     digest.update(view[_PREFIX_BYTES:])
     (expected,) = _CHECKSUM.unpack_from(view, _FIELDS.size)
     if digest.intdigest() != expected:
         raise MessageCorrupt("the checksum is wrong: bytes changed after the message was encoded")
-    return header_bytes, meta_bytes, start
+    return header_bytes, start
 
 
 def _slots(header: bytes) -> tuple[_Slot, ...]:

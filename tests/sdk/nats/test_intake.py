@@ -52,7 +52,7 @@ class Fleet:
 
     def __init__(self, chance: random.Random, ahead: int) -> None:
         self.chance, self.now_s, self.loss = chance, 0.0, 0.0
-        self.waiting: list[Assembled] = []
+        self.waiting: list[Assembled[Identity]] = []
         self.received: list[tuple[int, int, float]] = []
         self.receipts: deque[tuple[float, int, Receipt]] = deque()
         self.intake = Intake(
@@ -95,7 +95,7 @@ class Fleet:
                     self.arrive(worker, subject, data)
         while self.waiting and self.chance.random() < 0.5:
             assembled = self.waiting.pop(0)
-            identity, (_, whole) = assembled.identity, unpack_fragment(assembled.buffer)
+            identity, (_, whole) = assembled.key, unpack_fragment(assembled.buffer)
             self.received.append((identity.worker, identity.sequence, float(whole.steps["observation",].mean())))
             self.send(identity.worker, self.intake.take(identity))
             self.ask()
@@ -234,8 +234,8 @@ def test_batches_that_are_offered_and_never_sent_keep_others_waiting_for_seconds
 
 def test_chunks_that_were_not_asked_for_cost_no_memory() -> None:
     learner = Learner(full=lambda: True)
-    chunks = cut(4 * CHUNK_BYTES, of(0, 0), CHUNK_BYTES)
-    learner.offered(0, offer((4 * CHUNK_BYTES, 4)))
+    chunks = cut(4 * (piece := CHUNK_BYTES - PREFIX_BYTES), of(0, 0), piece)
+    learner.offered(0, offer((4 * piece, 4)))
     assert [learner.add(chunk) for chunk in chunks] == [None] * 4
     assert learner.held_bytes == 0
 
@@ -243,7 +243,7 @@ def test_chunks_that_were_not_asked_for_cost_no_memory() -> None:
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_flood_of_unasked_batches_holds_bounded_memory(whole: bool) -> None:
     learner = Learner()
-    came: list[Assembled] = []
+    came: list[Assembled[Identity]] = []
     for number in range(200):
         identity = Identity(worker=number % WORKERS, incarnation=number, sequence=0, process=number)
         chunks = cut(CHUNK_BYTES, identity, CHUNK_BYTES // 2)
@@ -251,10 +251,10 @@ def test_a_flood_of_unasked_batches_holds_bounded_memory(whole: bool) -> None:
     assert len(came) == (MOST_UNASKED_BYTES // CHUNK_BYTES if whole else 0)
     if whole:
         assert learner.held_bytes <= MOST_UNASKED_BYTES
-        learner.take(came[0].identity)  # of a process that was replaced
+        learner.take(came[0].key)  # of a process that was replaced
         assert [learner.add(chunk) is None for chunk in chunks] == [True, False]
     else:
-        assert learner.add(cut(CHUNK_BYTES, of(0, 0), CHUNK_BYTES)[0])  # what a predecessor left was let go
+        assert learner.add(cut(CHUNK_BYTES // 2, of(0, 0), CHUNK_BYTES)[0])  # what a predecessor left was let go
 
 
 def test_an_unasked_batch_that_is_too_large_is_refused() -> None:

@@ -148,8 +148,8 @@ class Flood:
 
     job, missed, corrupt, is_closed = job_called("test"), 0, 0, False
 
-    def receive(self, timeout_s: float) -> Assembled | None:
-        return None if self.is_closed else Assembled(identity=of(0, 0), buffer=np.zeros(8, np.uint8))
+    def receive(self, timeout_s: float) -> Assembled[Identity] | None:
+        return None if self.is_closed else Assembled(key=of(0, 0), buffer=np.zeros(8, np.uint8))
 
     def count_corrupt(self, error: Exception) -> None: ...
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rollfleet.wire.chunks import Identity, chunk_count, cut_message
+from rollfleet.wire.chunks import Identity, cut_message
 from rollfleet.wire.codec import Encoded
 
 
@@ -13,5 +13,5 @@ def joined(encoded: Encoded) -> bytearray:
 
 def split(encoded: Encoded, identity: Identity, *, max_chunk_bytes: int) -> Iterator[bytes]:
     """Cut a batch as a worker does, and copy each chunk into one piece."""
-    count = chunk_count(encoded.nbytes, max_chunk_bytes)
-    return (b"".join(pieces) for pieces in cut_message(identity.key, encoded.parts, encoded.nbytes, count))
+    cut = cut_message(identity.key, encoded.parts, encoded.nbytes, max_chunk_bytes)
+    return (b"".join(pieces) for pieces in cut)
