@@ -76,9 +76,12 @@ def test_batches_that_wait_stay_compressed(server: Server, connect: Connect, mon
     collector, transport = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
     receiver, decoded = transport_of(collector)._receiver, list[int]()
     decode = receiver._arrival
-    monkeypatch.setattr(
-        receiver, "_arrival", lambda message: (decoded.append(receiver._ready_bytes), decode(message))[1]
-    )
+
+    def noted(message: Any) -> Any:
+        decoded.append(receiver._ready_bytes)
+        return decode(message)
+
+    monkeypatch.setattr(receiver, "_arrival", noted)
     for number in range(4):
         transport.send(fragment(float(number), size=1_500_000), META)  # 36 MB, and as much again of next observations
     wait_until(lambda: receiver._ready and receiver._encoded.qsize() <= 2)
