@@ -320,7 +320,7 @@ class LearnerStatus:
         applied_version: The count of the oldest version that a present worker uses.
         frames: Frames returned to the loops of all ranks: rank 0 has the share of its workers.
         batches: Batches returned to the learner's loop.
-        dropped: Batches that were collected but not returned: too old, repeated, dropped from a full stream, lost.
+        dropped: Batches that were collected but not returned: too old, repeated, lost, unreadable.
         mean_return: Mean return of the last 100 episodes; None: no episode has ended yet.
         episodes: Episodes of this session that have ended.
         lag: Versions between the newest one and that of the last batch.
