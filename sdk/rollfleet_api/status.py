@@ -68,7 +68,7 @@ class BatchesStatus(StatusModel):
     """Counts of batches."""
 
     delivered: int = Field(default=0, ge=0, description="Batches that the learner has taken.")
-    dropped: int = Field(default=0, ge=0, description="Batches that were collected and not delivered: too old, repeated, lost or unreadable.")
+    dropped: int = Field(default=0, ge=0, description="Collected batches that were not delivered: too old, or lost.")
 
 
 class WaitsStatus(StatusModel):
