@@ -1,0 +1,46 @@
+"""What a job's worker reaches of another job's NATS server: by its name, by its address, with a password of its own."""
+
+import json
+
+import pytest
+from tests.api.job_data import job_data
+from tests.cluster.lab import Lab, wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+CONNECT = """
+import asyncio, os, ssl, sys
+from nats.aio.client import Client
+from rollfleet_api.address import Address
+
+async def connect(url, name):
+    here = Address.read(os.environ)
+    user, password = here.credentials.read_text().strip().split(":")
+    trust = ssl.create_default_context(cafile=str(here.ca))
+    options = {"tls": trust, "tls_hostname": name, "connect_timeout": 5, "allow_reconnect": False}
+    await Client().connect(url or here.url, user=user, password=password, max_reconnect_attempts=1, **options)
+
+try:
+    asyncio.run(connect(*sys.argv[1:]))
+    print("connected")
+except Exception as error:
+    print(f"refused: {error!r}")
+"""
+
+
+def test_a_worker_reaches_no_other_jobs_server(lab: Lab) -> None:
+    for name in ("own", "other"):
+        lab.apply(job_data({"name": name}, policy={"random": {}}, workers=1))
+    wait_for(lambda: sorted(each["status"]["phase"] for each in lab.pods("worker")) == ["Running"] * 2)
+    (pod,) = (each["metadata"]["name"] for each in lab.pods("worker") if each["metadata"]["name"].startswith("own-"))
+    addresses = json.loads(lab.kubectl("get", "pods", "--selector=rollfleet.dev/role=nats", "--output=json"))["items"]
+    address = {each["metadata"]["labels"]["rollfleet.dev/job"]: each["status"]["podIP"] for each in addresses}
+
+    def connected(url: str, server: str) -> str:
+        return lab.kubectl("exec", pod, "--", "python", "-c", CONNECT, url, f"{server}-nats.{lab.namespace}.svc")
+
+    assert "connected" in connected("", "own")
+    assert "connected" in connected(f"tls://{address['own']}:4222", "own"), "so that a refusal is the other server's"
+    for host in (f"other-nats.{lab.namespace}.svc", address["other"]):
+        assert "refused" in connected(f"tls://{host}:4222", "other")
+        assert "refused" in connected(f"tls://{host}:4222", "own"), "it cannot pose as this job's server"
