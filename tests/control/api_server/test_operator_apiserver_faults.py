@@ -162,7 +162,7 @@ def test_job_that_is_nested_too_deeply_for_a_decoder_stops_no_other(
     lab.apply()
     lab.run()
     lab.apply("deep", suspend=True)
-    body = '{"spec":{"template":{"metadata":{"annotations":' + '{"a":' * 5000 + "1" + "}" * 5004
+    body = '{"spec":{"template":{"metadata":{"annotations":' + '{"a":' * 2000 + "1" + "}" * 2004
 
     async def send() -> int:
         path, kind = KINDS[KIND].path(lab.namespace, "deep"), "application/merge-patch+json"
