@@ -166,8 +166,15 @@ def nested(flat: Mapping[Key, object]) -> dict[str, Any]:
     return root
 
 
-def grouped(flat: Mapping[Key, Tensor], sizes: torch.Size, names: Sequence[str | None]) -> "TensorDict":
-    """Return a TensorDict of tensors `[*sizes, ...]`. It checks none of them: checking would take longer than a batch.
+def grouped(
+    flat: Mapping[Key, Tensor],
+    sizes: torch.Size,
+    names: Sequence[str | None] | None = None,
+    device: torch.device | None = None,
+) -> "TensorDict":
+    """Return a TensorDict of tensors `[*sizes, ...]`, with a group for each first part of a key.
+
+    It does not check their shapes and device: TensorDict's own checks would take as long as all else in a small batch.
 
     Raises:
         MessageCorrupt: See `nested`.
@@ -176,7 +183,7 @@ def grouped(flat: Mapping[Key, Tensor], sizes: torch.Size, names: Sequence[str |
 
     def made(node: dict[str, Any]) -> TensorDict:
         values = {name: made(value) if isinstance(value, dict) else value for name, value in node.items()}
-        return TensorDict._new_unsafe(values, batch_size=sizes, names=[*names])
+        return TensorDict._new_unsafe(values, batch_size=sizes, names=names and [*names], device=device)
 
     return made(nested(flat))
 

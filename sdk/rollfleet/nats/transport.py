@@ -112,13 +112,16 @@ class NatsTransport:
         """See `Transport`."""
         self._receiver.check()
         snapshot = layout.snapshot(models, torch.from_numpy(self._memory.take(layout.total_bytes)))
-        found, self._found = self._found, None if workers is None else self._found
-        if found and workers is None and not is_of(found, snapshot):
-            log.warning(
-                "%s: version %d, the first of this learner, has other weights than version %d, the last of the learner "
-                "before it: everything that one learned since its last checkpoint is lost",
-                *(self.job.key, count_of(version), count_of(version_in(found))),
-            )
+        if workers is None:
+            found, self._found = self._found, None
+            if found and not is_of(found, snapshot):
+                log.warning(
+                    "%s: version %d, the first of this learner, has other weights than version %d, the last of the "
+                    "learner before it: everything that one learned since its last checkpoint is lost",
+                    self.job.key,
+                    count_of(version),
+                    count_of(version_in(found)),
+                )
         self._sender.weights(version, snapshot, workers)
 
     def receive(self, *, timeout_s: float) -> Arrival | None:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor
 
-from rollfleet.data.tensor_tree import nested
+from rollfleet.data.tensor_tree import grouped
 from rollfleet.plain_tensors.environments import translate_env
 from rollfleet.plain_tensors.known import Untranslated
 from rollfleet.plain_tensors.policy import PlainPolicy
@@ -117,13 +117,7 @@ def _flat(tensordict: Any) -> Values | None:
 
 
 def _tensordict(values: Any, sizes: torch.Size, device: torch.device | None) -> Any:
-    from tensordict import TensorDict
-
-    if not isinstance(values, dict):  # it is one
-        return values
-    if any(len(key) > 1 for key in values):
-        return TensorDict(nested(values), batch_size=sizes, device=device)
-    return TensorDict._new_unsafe({key[0]: value for key, value in values.items()}, batch_size=sizes, device=device)
+    return grouped(values, sizes, device=device) if isinstance(values, dict) else values  # it is one
 
 
 def _merged(values: Values, following: Values) -> Values:
