@@ -56,7 +56,7 @@ asyncio.run(flood())
 
 
 def install(lab: Lab) -> None:
-    """From `helm install` to ready, without and with what is left of an installation."""
+    """From `helm install` to ready, three times."""
     for _ in range(3):
         lab.release.uninstall()
         took_s = timed(lab.release.install)

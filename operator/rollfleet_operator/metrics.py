@@ -37,7 +37,7 @@ _OF_JOBS: Final = (
     ("published_version", "The newest version of the weights", ("publishedVersion",)),
     ("applied_version", "The oldest version that a worker still uses", ("appliedVersion",)),
     ("batches_delivered", "Batches that the learner has taken", ("batches", "delivered")),
-    ("batches_dropped", "Batches that were too old", ("batches", "dropped")),
+    ("batches_dropped", "Collected batches that were not delivered: too old, or lost", ("batches", "dropped")),
     ("worker_restarts", "Restarts of all workers", ("restarts",)),
 )
 
