@@ -5,6 +5,7 @@ from rollfleet_api.permissions import Role
 from rollfleet_operator import access, names, nats_server, workloads
 from rollfleet_operator.manifest import Manifest, digest
 from rollfleet_operator.nats_access import NatsAccess
+from rollfleet_operator.scheduler import scheduler_labels
 from rollfleet_operator.settings import Settings
 
 
@@ -53,9 +54,12 @@ def runs(job: CollectorJob, settings: Settings, source_digest: str = "") -> list
 
 def _owned(job: CollectorJob, manifest: Manifest) -> Manifest:
     """Add the job's labels, which a policy or a scheduler may want, the namespace, the owner, and a hash of it all."""
+    labels = dict(job.metadata.labels)
+    if manifest["kind"] != "Job":  # in a queue, a server would wait for room that its workers have taken
+        labels = {key: label for key, label in labels.items() if key not in scheduler_labels(labels)}
     metadata = {
         **manifest["metadata"],
-        "labels": job.metadata.labels | manifest["metadata"]["labels"],
+        "labels": labels | manifest["metadata"]["labels"],
         "namespace": job.metadata.namespace,
         "ownerReferences": [
             {

@@ -48,7 +48,7 @@ class NatsPort(Protocol):
         """Number of messages of jobs that were not kept: too large, too many, or of workers that they do not have."""
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
-        """Return the last messages of a job, from memory, after NATS has the job.
+        """Return the last messages of a job, after NATS has the job.
 
         If NATS may lack this generation of the job, or its data, the job's stream is created or updated, its spec is
         published, and lost leases, control and learner's status are stored again, unless they are of an earlier job of

@@ -1,10 +1,8 @@
 """What a job's worker reaches of another job's NATS server: by its name, by its address, with a password of its own."""
 
-import json
-
 import pytest
 from tests.api.job_data import job_data
-from tests.cluster.lab import Lab, wait_for
+from tests.cluster.lab import Lab
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -31,10 +29,9 @@ except Exception as error:
 def test_a_worker_reaches_no_other_jobs_server(lab: Lab) -> None:
     for name in ("own", "other"):
         lab.apply(job_data({"name": name}, policy={"random": {}}, workers=1))
-    wait_for(lambda: sorted(each["status"]["phase"] for each in lab.pods("worker")) == ["Running"] * 2)
+        lab.wait_for_workers(name, 1)
     (pod,) = (each["metadata"]["name"] for each in lab.pods("worker") if each["metadata"]["name"].startswith("own-"))
-    addresses = json.loads(lab.kubectl("get", "pods", "--selector=rollfleet.dev/role=nats", "--output=json"))["items"]
-    address = {each["metadata"]["labels"]["rollfleet.dev/job"]: each["status"]["podIP"] for each in addresses}
+    address = {each["metadata"]["labels"]["rollfleet.dev/job"]: each["status"]["podIP"] for each in lab.pods("nats")}
 
     def connected(url: str, server: str) -> str:
         return lab.kubectl("exec", pod, "--", "python", "-c", CONNECT, url, f"{server}-nats.{lab.namespace}.svc")

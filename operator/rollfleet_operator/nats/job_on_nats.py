@@ -1,21 +1,18 @@
-"""A job on its NATS: published, and heard by a consumer of its stream: the messages of before, then each new one.
+"""A job on its NATS: published, and read: the last message of each subject of its stream.
 
 All jobs share the operator's memory. Therefore it keeps only messages that it reads later, of a limited size, and a
-limited number for all jobs together. NATS holds further messages back until those on their way are read, and of what
-waits only the newest of each subject.
+limited number for all jobs together. NATS holds further messages back until those on their way are read.
 """
 
 import asyncio
 import logging
 import math
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
@@ -24,7 +21,7 @@ from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, Worke
 from rollfleet_api.streams import provisioning, subjects_of
 from rollfleet_api.text import last_line
 from rollfleet_operator.errors import NatsUnavailable
-from rollfleet_operator.nats.connection import Connection
+from rollfleet_operator.nats.connection import REQUEST_TIMEOUT_S, Connection
 from rollfleet_operator.nats_access import Login
 from rollfleet_operator.nats_port import Heartbeats
 
@@ -32,11 +29,14 @@ log = logging.getLogger(__name__)
 
 M = TypeVar("M")
 
-IDLE_S: Final = 10.0
-"""Seconds after which NATS sends a sign of life of a consumer without messages."""
+IDLE_S: Final = 5.0
+"""Seconds after which NATS sends a sign of life, which flow control demands, and forgets a consumer."""
 
-LOST_S: Final = 30.0
-"""Seconds without a message or a sign of life after which the job's stream, or the server's node, is lost."""
+WORKERS_S: Final = 1.0
+"""Seconds between two readings of the workers' heartbeats, which come once a second."""
+
+AT_ONCE: Final = 64
+"""The most messages that are read before the operator does other work."""
 
 MOST_MESSAGES: Final = 100_000
 """The most kept messages of all jobs. A job may keep as many as all jobs leave free: half of them, if it is alone."""
@@ -72,9 +72,8 @@ class JobOnNats:
         self._subjects, self._count = subjects_of(job), count
         self._workers = 0  # the greatest number of workers so far: messages of others are dropped
         self._published: tuple[Client, int | None] | None = None  # by which connection, and which generation
-        self._subscription: Subscription | None = None
-        self._heard, self._heard_s, self._arrived = 0, math.inf, asyncio.Event()  # of this consumer
         self._beats: dict[int, WorkerStatus] = {}
+        self._beats_s = -math.inf  # when they were read
         self._last: dict[str, bytes] = {}  # the other messages
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
@@ -87,13 +86,15 @@ class JobOnNats:
             NatsUnavailable: NATS did not answer.
         """
         self._workers = max(self._workers, job.spec.workers)
-        if time.monotonic() - self._heard_s > LOST_S:
-            await self.nats.close()
         wanted = await self.nats.client(), job.metadata.generation
         if wanted != self._published:
             await self.nats.carry_out(provisioning(job, dict(self._last)))
-            await self._listen(wanted[0])  # a new connection has missed messages, and a new stream has other consumers
             self._published = wanted
+        try:
+            await self._read_all(wanted[0])
+        except (NatsError, TimeoutError, OSError) as error:
+            self._published = None  # its stream may be gone
+            raise NatsUnavailable(f"NATS did not return the heartbeats of {self._subjects.key}: {error}") from error
         return Heartbeats(
             workers=dict(self._beats),
             learner=_read(LearnerStatus, self._last.get(self._subjects.learner)),
@@ -105,40 +106,44 @@ class JobOnNats:
         await self.nats.close()
         self._count.kept -= len(self._beats) + len(self._last)
 
-    async def _listen(self, client: Client) -> None:
-        """Create a consumer, and wait until it has delivered the last messages of before."""
-        if self._subscription:
-            with suppress(NatsError):  # of an earlier connection
-                await self._subscription.unsubscribe()
-        subjects, inbox = self._subjects, client.new_inbox()
+    async def _read_all(self, client: Client) -> None:
+        """Read the last message of each subject, by a consumer of the job's stream that NATS forgets afterwards."""
+        subjects, inbox, read, arrived = self._subjects, client.new_inbox(), 0, asyncio.Event()
+
+        async def on_message(message: Msg) -> None:
+            nonlocal read
+            if "Status" not in (message.headers or {}):
+                self._keep(message.subject, message.data)
+                read += 1
+                arrived.set()
+                if not read % AT_ONCE:
+                    await asyncio.sleep(0)
+            elif message.reply:  # NATS waits until the messages from before this one are read
+                await message.respond(b"")
+
+        filters = [subjects.learner, subjects.control]  # at each look: they may say that the job is complete
+        if time.monotonic() - self._beats_s >= WORKERS_S:
+            filters += [subjects.workers, subjects.leases]
+            self._beats_s = time.monotonic()
         consumer = ConsumerConfig(
             deliver_subject=inbox,
             deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
-            filter_subjects=[subjects.workers, subjects.learner, subjects.control, subjects.leases],
+            filter_subjects=filters,
             ack_policy=AckPolicy.NONE,
             flow_control=True,
             idle_heartbeat=IDLE_S,
+            inactive_threshold=IDLE_S,
             mem_storage=True,
         )
-        self._heard, self._heard_s = 0, time.monotonic()
+        subscription = await client.subscribe(inbox, cb=on_message)
         try:
-            self._subscription = await client.subscribe(inbox, cb=self._on_message)
-            created = await client.jsm().add_consumer(subjects.state_stream, consumer)
-            before = (created.num_pending or 0) + (created.delivered.consumer_seq if created.delivered else 0)
-            while self._heard < before:
-                self._arrived.clear()
-                await self._arrived.wait()
-        except (NatsError, TimeoutError, OSError) as error:
-            raise NatsUnavailable(f"NATS did not return the last heartbeats of {subjects.key}: {error}") from error
-
-    async def _on_message(self, message: Msg) -> None:
-        self._heard_s = time.monotonic()
-        if "Status" not in (message.headers or {}):
-            self._keep(message.subject, message.data)
-            self._heard += 1
-            self._arrived.set()
-        elif message.reply:  # NATS waits until the messages from before this one are read
-            await message.respond(b"")
+            created = await client.jsm(timeout=REQUEST_TIMEOUT_S).add_consumer(subjects.state_stream, consumer)
+            last = (created.num_pending or 0) + (created.delivered.consumer_seq if created.delivered else 0)
+            while read < last:
+                arrived.clear()
+                await arrived.wait()
+        finally:
+            await subscription.unsubscribe()
 
     def _keep(self, subject: str, data: bytes) -> None:
         """Keep a message if it is read later, and count it if not."""

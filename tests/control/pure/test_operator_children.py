@@ -26,11 +26,13 @@ def test_children_are_deleted_with_the_job_and_do_not_delay_it() -> None:
 
 
 def test_children_have_the_jobs_labels_and_those_of_the_operator() -> None:
-    labels = {"team": "rl", "kueue.x-k8s.io/queue-name": "gpus", names.REVISION: "mine"} | names.labels("other")
-    for which, manifest in wanted(a_job(labels=labels, learner=LEARNER)).items():
+    queue = {"kueue.x-k8s.io/queue-name": "gpus"}
+    labels = {"team": "rl", names.REVISION: "mine"} | names.labels("other")
+    for which, manifest in wanted(a_job(labels=labels | queue, learner=LEARNER)).items():
         found = manifest["metadata"]["labels"]
         assert found.items() >= {**labels, **names.labels("cartpole"), names.REVISION: found[names.REVISION]}.items()
         assert (found[names.REVISION] == "mine") == (which.kind != "Job")
+        assert (found.items() >= queue.items()) == (which.kind == "Job"), "a server waits for nobody's room"
 
 
 def test_a_role_reads_its_address_from_the_mounted_secret(tmp_path: Any) -> None:

@@ -77,7 +77,7 @@ async def test_large_job_takes_no_place_from(
     jobs = site.job("large", workers=large), site.job("small", workers=small)
     for job in jobs:
         await begin(site, job, leases=leases)
-    await site.heard(jobs[1], lambda found: len(found.workers) == small)
     await site.heard(jobs[0], lambda found: len(found.workers) == most // 2)
+    await site.heard(jobs[1], lambda found: len(found.workers) == small)
     await site.nats.remove(JobKey("default", "large"))
     await site.heard(jobs[1], lambda _: site.nats._messages.kept == small * (2 if leases else 1))
