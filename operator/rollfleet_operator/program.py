@@ -148,6 +148,7 @@ class Operator:
     async def _keep_reconciling(self, reconciler: Reconciler) -> None:
         while True:
             await self._reconcile(reconciler, await self.queue.take())
+            await asyncio.sleep(0)  # hundreds of looks that wait for nothing would hold up all else
 
     async def _reconcile(self, reconciler: Reconciler, key: JobKey) -> None:
         began_s = time.perf_counter()

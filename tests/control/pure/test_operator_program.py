@@ -145,6 +145,32 @@ async def test_reconciliation_that_hangs_is_given_up_and_tried_again(
     assert await take_job(operator) == KEY
 
 
+async def test_others_work_between_two_looks_that_wait_for_nothing(lists: Lists, operator: Operator) -> None:
+    class Looks(Reconciler):
+        async def reconcile(self, key: JobKey) -> ReconcileResult:
+            seen.append(key.name)
+            return ReconcileResult()
+
+    async def work() -> None:
+        while True:
+            seen.append("others")
+            await asyncio.sleep(0)
+
+    assert await take_job(operator) == KEY
+    seen: list[str] = []
+    async with Api(lists.connect) as api:
+        looks = Looks(api, operator.cache, NatsInMemory(), SHARED, operator.settings)
+        for name in ("a", "b"):
+            operator.queue.add(JobKey("lab", name))
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            working = [tasks.create_task(operator._keep_reconciling(looks)), tasks.create_task(work())]
+            while "b" not in seen:
+                await asyncio.sleep(0)
+            for task in working:
+                task.cancel()
+    assert "others" in seen[seen.index("a") : seen.index("b")]
+
+
 async def test_lasting_problem_of_a_job_is_logged_once_with_the_time_of_the_next_attempt(
     lists: Lists, operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
