@@ -149,6 +149,8 @@ async def test_others_work_between_two_looks_that_wait_for_nothing(lists: Lists,
     class Looks(Reconciler):
         async def reconcile(self, key: JobKey) -> ReconcileResult:
             seen.append(key.name)
+            if key.name == "b":
+                looked.set()
             return ReconcileResult()
 
     async def work() -> None:
@@ -157,15 +159,14 @@ async def test_others_work_between_two_looks_that_wait_for_nothing(lists: Lists,
             await asyncio.sleep(0)
 
     assert await take_job(operator) == KEY
-    seen: list[str] = []
+    seen, looked = list[str](), asyncio.Event()
     async with Api(lists.connect) as api:
         looks = Looks(api, operator.cache, NatsInMemory(), SHARED, operator.settings)
         for name in ("a", "b"):
             operator.queue.add(JobKey("lab", name))
         async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             working = [tasks.create_task(operator._keep_reconciling(looks)), tasks.create_task(work())]
-            while "b" not in seen:
-                await asyncio.sleep(0)
+            await looked.wait()
             for task in working:
                 task.cancel()
     assert "others" in seen[seen.index("a") : seen.index("b")]
