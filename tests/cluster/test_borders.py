@@ -29,7 +29,8 @@ except Exception as error:
 def test_a_worker_reaches_no_other_jobs_server(lab: Lab) -> None:
     for name in ("own", "other"):
         lab.apply(job_data({"name": name}, policy={"random": {}}, workers=1))
-        lab.wait_for_workers(name, 1)
+    for name in ("own", "other"):
+        lab.wait_until(name, lambda status: status.get("workers") == {"desired": 1, "ready": 1}, "a worker")
     (pod,) = (each["metadata"]["name"] for each in lab.pods("worker") if each["metadata"]["name"].startswith("own-"))
     address = {each["metadata"]["labels"]["rollfleet.dev/job"]: each["status"]["podIP"] for each in lab.pods("nats")}
 
