@@ -93,7 +93,7 @@ class JobOnNats:
         try:
             await self._read_all(wanted[0])
         except (NatsError, TimeoutError, OSError) as error:
-            self._published = None  # its stream may be gone
+            await self.nats.close()  # a new connection finds another server, and makes a stream that is gone
             raise NatsUnavailable(f"NATS did not return the heartbeats of {self._subjects.key}: {error}") from error
         return Heartbeats(
             workers=dict(self._beats),
