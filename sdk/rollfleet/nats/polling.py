@@ -46,4 +46,9 @@ async def poll(read: Callable[[], Awaitable[None]], processes: Callable[[], int]
             await read()
         except (NatsError, TimeoutError, OSError) as error:
             log.debug("polling: %r", error)
-        await asyncio.sleep(max(POLL_EVERY_S, processes() / MOST_POLLS_PER_S))
+        await asyncio.sleep(interval_s(processes()))
+
+
+def interval_s(processes: int) -> float:
+    """Return the seconds between two polls of each of these processes."""
+    return max(POLL_EVERY_S, processes / MOST_POLLS_PER_S)

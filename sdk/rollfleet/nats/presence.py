@@ -38,7 +38,7 @@ class JobPresence:
         link.on_reconnect(self._suspect)
 
     async def watch(self, read: Callable[[], Awaitable[None]], processes: Callable[[], int] = lambda: 1) -> None:
-        """Await `read()` periodically (see `poll`), until it raises an error that is not NATS's, or the job was deleted.
+        """Await `read()` as `poll` does, until it raises an error that is not NATS's, or the job was deleted.
 
         Raises:
             JobEnded: The job was deleted.
