@@ -133,8 +133,8 @@ class NatsWorkerTransport:
         """Set the content of the heartbeat. Send it soon, unless the worker only begins its next batch."""
         self._asked_s = time.monotonic()
         before, self._status = self._status, status
-        begins = before is not None and status.state is WorkerState.COLLECTING
-        if before is None or not begins or (before.batches, before.version) != (status.batches, status.version):
+        news = before is None or (before.batches, before.version) != (status.batches, status.version)
+        if news or status.state is not WorkerState.COLLECTING:
             self._link.soon(self._news.set)
 
     def close(self) -> None:
