@@ -246,7 +246,9 @@ class VersionMeta:
 
 @_message
 class WorkerStatus:
-    """A worker's heartbeat, once a second and whenever its state or version changes. The sender sets the time.
+    """A worker's heartbeat, once a second, after each batch, and at once for another state or version.
+
+    That it collects again is in the next one. The sender sets the time.
 
     Attributes:
         version: The count of the version of the weights in use; 0: none yet.

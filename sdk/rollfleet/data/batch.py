@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from rollfleet.data.tensor_memory import copy_all, indexable
+from rollfleet.data.tensor_memory import as_array, indexable
 from rollfleet.data.tensor_tree import UNEVEN, Structure, grouped, rebuild
 from rollfleet.errors import JobInvalid, MessageCorrupt
 from rollfleet_api.collection import CatResults
@@ -127,7 +127,7 @@ def to_batch(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
 
 def compact(fragment: Fragment) -> Fragment:
     """Return a TorchRL environment's fragment without those next values that the next frame's values can rebuild."""
-    steps, final = dict(fragment.steps), {}
+    steps, final = {key: value.cpu() for key, value in fragment.steps.items()}, {}
     ends = _trajectory_ends(steps[TRAJECTORY])
     count = int(torch.count_nonzero(ends))
     for key in [key for key in steps if key[:1] == ("next",) and key[1:] in steps]:
@@ -218,11 +218,11 @@ def _next(
             f"final {key} is {final.dtype} {tuple(final.shape)}; its flags say {now.dtype} {(count, *now.shape[2:])}"
         )
     following = empty_like(now)
-    writing = indexable(following)
-    copy_all([writing[:, :-1]], [indexable(now)[:, 1:]])
-    writing[ends] = indexable(final)
+    writing = as_array(following)
+    writing[:, :-1] = as_array(now)[:, 1:]
+    writing[ends.numpy()] = as_array(final)
     if mask is not None:
-        writing[~mask] = 0
+        writing[~mask.numpy()] = 0
     return following
 
 

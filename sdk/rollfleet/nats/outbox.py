@@ -5,21 +5,17 @@ chunks, a window of bytes at a time. Once a second the worker offers what it kee
 chunks that were lost.
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rollfleet.data.batch import Fragment
-from rollfleet.errors import JobInvalid
 from rollfleet.nats.client import Pieces
 from rollfleet.nats.link import Link
 from rollfleet.transports.worker_side import PendingBatch
 from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.chunks import Chunk, Identity, cut_message
-from rollfleet.wire.codec import LARGEST_BATCH_BYTES, Encoded
-from rollfleet.wire.fragment_message import pack_fragment
-from rollfleet_api.job import CollectorJob, Compression
-from rollfleet_api.messages import BatchMeta, KeptBatch, Lease, Offer, Receipt, pack
+from rollfleet.wire.codec import Encoded
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import KeptBatch, Lease, Offer, Receipt, pack
 
 UNASKED_BYTES = 8 << 20  # that all workers of a job together may send unasked: far below what NATS holds for a learner
 
@@ -29,13 +25,13 @@ class _Kept:
     """A batch that the learner has not taken.
 
     Attributes:
-        orders: Number of orders to send some of its chunks that are not carried out.
+        sending: Number of orders that are being carried out to send some of its chunks.
     """
 
     nbytes: int
     chunks: Sequence[Chunk]
     pending: PendingBatch
-    orders: int = 0
+    sending: int = 0
 
 
 class Outbox:
@@ -51,10 +47,8 @@ class Outbox:
         self._link, self._worker, self._lease = link, worker, lease
         self._sequence = 0
         self._ahead, self._unasked_bytes = 1, 0  # as long as the job is unknown
-        self._compression = Compression.NONE
         self._kept: dict[int, _Kept] = {}  # by number, in order
         self._to_admit: dict[int, PendingBatch] = {}  # by number, in order
-        self._orders: asyncio.Queue[tuple[int, int, int]] = asyncio.Queue()
         self._memory: BufferPool | None = None
 
     def follow(self, job: CollectorJob) -> None:
@@ -63,23 +57,11 @@ class Outbox:
         if before == 1 < self._ahead:  # the worker will write into their memory before they are taken
             for kept in self._kept.values():
                 kept.chunks = [tuple(map(bytes, chunk)) for chunk in kept.chunks]
-        self._compression = job.spec.delivery.compression
         self._unasked_bytes = UNASKED_BYTES // (job.spec.workers * (self._ahead + 1))
         self._admit()
 
-    async def add(self, fragment: Fragment, meta: BatchMeta, pending: PendingBatch) -> None:
+    async def add(self, encoded: Encoded, pending: PendingBatch) -> None:
         """Keep a batch, and send it as soon as the learner has room for it."""
-        try:
-            encoded = pack_fragment(fragment, meta, compression=self._compression)
-            if (decoded_bytes := encoded.nbytes + encoded.saved_bytes) > LARGEST_BATCH_BYTES:
-                raise JobInvalid(
-                    f"a batch has {decoded_bytes:,} bytes, and the most is {LARGEST_BATCH_BYTES:,}: lower "
-                    f"`collect.framesPerBatch`"
-                )
-        except BaseException as error:
-            for future in (pending.admitted, pending.delivered):
-                future.set_exception(error)
-            return
         sequence, self._sequence = self._sequence, self._sequence + 1
         identity = Identity(
             worker=self._worker,
@@ -93,7 +75,7 @@ class Outbox:
         self._kept[sequence], self._to_admit[sequence] = kept, pending
         self._admit()
         if encoded.nbytes <= self._unasked_bytes:
-            self._order(sequence, 0, len(chunks))
+            await self._send(sequence, 0, len(chunks))
         else:
             await self.offer()
 
@@ -102,13 +84,13 @@ class Outbox:
         if not self._kept:
             return
         batches = tuple(
-            KeptBatch(sequence=sequence, nbytes=kept.nbytes, chunks=len(kept.chunks), idle=not kept.orders)
+            KeptBatch(sequence=sequence, nbytes=kept.nbytes, chunks=len(kept.chunks), idle=not kept.sending)
             for sequence, kept in self._kept.items()
         )
         offer = Offer(incarnation=self._lease.incarnation, process=self._lease.process, batches=batches)
         await self._link.publish(self._link.subjects.offer(self._worker), pack(offer))
 
-    def answer(self, receipt: Receipt) -> None:
+    async def answer(self, receipt: Receipt) -> None:
         """Drop what the learner has taken, and send what it asks for."""
         if receipt.process != self._lease.process:
             return
@@ -119,24 +101,18 @@ class Outbox:
             self._kept.pop(sequence, None)
         self._admit()
         for sequence, start, end in receipt.send:
-            if sequence in self._kept:
-                self._order(sequence, start, end)
+            await self._send(sequence, start, end)
 
-    async def run(self) -> None:
-        """Send chunks until cancelled."""
-        subject = self._link.subjects.chunk(self._worker)
-        while True:
-            sequence, start, end = await self._orders.get()
-            for index in range(start, end):
-                if not (kept := self._kept.get(sequence)) or index >= len(kept.chunks):
-                    break
-                await self._link.publish(subject, Pieces(*kept.chunks[index]))
-            if kept := self._kept.get(sequence):
-                kept.orders -= 1
-
-    def _order(self, sequence: int, start: int, end: int) -> None:
-        self._kept[sequence].orders += 1
-        self._orders.put_nowait((sequence, start, end))
+    async def _send(self, sequence: int, start: int, end: int) -> None:
+        """Send chunks until the learner has taken their batch."""
+        if not (kept := self._kept.get(sequence)):
+            return
+        kept.sending += 1
+        for index in range(start, min(end, len(kept.chunks))):
+            if sequence not in self._kept:
+                break
+            await self._link.publish(self._link.subjects.chunk(self._worker), Pieces(*kept.chunks[index]))
+        kept.sending -= 1
 
     def _admit(self) -> None:
         """Let the worker collect on while at most `maxBatchesAhead` batches wait for the learner, this one included.

@@ -14,6 +14,7 @@ T = TypeVar("T")
 
 RETRY_WAIT_S, LONGEST_RETRY_WAIT_S = 0.2, 2.0
 POLL_EVERY_S = 2.0
+MOST_POLLS_PER_S = 20.0  # of all workers of a job together: hundreds would cost its server more than their batches
 WARN_AFTER_S = 30.0  # of a NATS that does not answer, stores nothing, or has no space
 
 
@@ -32,8 +33,10 @@ async def insist(ask: Callable[[], Awaitable[T]]) -> T:
             wait_s = min(2 * wait_s, LONGEST_RETRY_WAIT_S)
 
 
-async def poll(read: Callable[[], Awaitable[None]]) -> None:
+async def poll(read: Callable[[], Awaitable[None]], processes: Callable[[], int] = lambda: 1) -> None:
     """Await `read()` periodically, until it raises an error that is not NATS's.
+
+    `processes` returns how many of this kind a job has: with more of them, each reads less often.
 
     A published message is not stored at the same moment: a process that subscribes just after the publication, and
     reads just before the storage, misses it. So subscribers also read their state now and then.
@@ -43,4 +46,9 @@ async def poll(read: Callable[[], Awaitable[None]]) -> None:
             await read()
         except (NatsError, TimeoutError, OSError) as error:
             log.debug("polling: %r", error)
-        await asyncio.sleep(POLL_EVERY_S)
+        await asyncio.sleep(interval_s(processes()))
+
+
+def interval_s(processes: int) -> float:
+    """Return the seconds between two polls of each of these processes."""
+    return max(POLL_EVERY_S, processes / MOST_POLLS_PER_S)

@@ -37,8 +37,8 @@ class JobPresence:
         self._warned = False
         link.on_reconnect(self._suspect)
 
-    async def watch(self, read: Callable[[], Awaitable[None]]) -> None:
-        """Await `read()` periodically, until it raises an error that is not NATS's, or the job was deleted.
+    async def watch(self, read: Callable[[], Awaitable[None]], processes: Callable[[], int] = lambda: 1) -> None:
+        """Await `read()` as `poll` does, until it raises an error that is not NATS's, or the job was deleted.
 
         Raises:
             JobEnded: The job was deleted.
@@ -54,7 +54,7 @@ class JobPresence:
             else:
                 self._may_be_lost, self._missing_since_s, self._warned = False, None, False
 
-        await poll(checked)
+        await poll(checked, processes)
 
     async def _suspect(self) -> None:
         self._may_be_lost = True

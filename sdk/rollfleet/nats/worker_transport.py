@@ -14,7 +14,7 @@ from dataclasses import replace
 from nats.aio.msg import Msg
 
 from rollfleet.data.batch import Fragment
-from rollfleet.errors import JobEnded, WorkerReplaced
+from rollfleet.errors import JobEnded, JobInvalid, WorkerReplaced
 from rollfleet.nats.calls import CallReceiver
 from rollfleet.nats.lease import HeldLease, Overtaken
 from rollfleet.nats.link import Link, unpack_or_skip
@@ -26,6 +26,8 @@ from rollfleet.nats.weights import NatsWeightsInbox
 from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS
 from rollfleet.schemes import Layout
 from rollfleet.transports.worker_side import PendingBatch
+from rollfleet.wire.codec import LARGEST_BATCH_BYTES
+from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.job import CollectorJob, EvaluationSpec
 from rollfleet_api.messages import BatchMeta, Call, Control, Evaluation, Receipt, WorkerState, WorkerStatus, pack
 
@@ -68,8 +70,7 @@ class NatsWorkerTransport:
         link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
         self.incarnation = self._lease.number if self._lease else 0
         link.on_reconnect(self._recover)
-        running = [self._heartbeat(), self._watch_job(), *([self._outbox.run()] if self._outbox else [])]
-        self._tasks = [link.spawn(coroutine) for coroutine in running]
+        self._tasks = [link.spawn(coroutine) for coroutine in (self._heartbeat(), self._watch_job())]
 
     @property
     def control(self) -> Control | None:
@@ -106,14 +107,21 @@ class NatsWorkerTransport:
 
         Raises:
             JobEnded: See `wait_until`.
+            JobInvalid: The batch is too large.
         """
         assert self._outbox is not None, "an evaluation worker sends no batch"
+        assert self._job is not None
         if self._job_ended:
             raise self._job_ended
+        encoded = pack_fragment(fragment, meta, compression=self._job.spec.delivery.compression)
+        if (nbytes := encoded.nbytes + encoded.saved_bytes) > LARGEST_BATCH_BYTES:
+            raise JobInvalid(
+                f"a batch has {nbytes:,} bytes, and the most is {LARGEST_BATCH_BYTES:,}: lower `collect.framesPerBatch`"
+            )
         pending = PendingBatch(admitted=Future(), delivered=Future())
         for future in (pending.admitted, pending.delivered):
             future.add_done_callback(lambda _: self._notify())
-        self._link.begin(self._outbox.add(fragment, meta, pending))
+        self._link.begin(self._outbox.add(encoded, pending))
         return pending
 
     def evaluated(self, evaluation: Evaluation) -> None:
@@ -122,10 +130,12 @@ class NatsWorkerTransport:
         self._link.soon(self._news.set)
 
     def report(self, status: WorkerStatus) -> None:
-        """Set the content of the heartbeat, and send it soon."""
+        """Set the content of the heartbeat. Send it soon, unless the worker only begins its next batch."""
         self._asked_s = time.monotonic()
-        self._status = status
-        self._link.soon(self._news.set)
+        before, self._status = self._status, status
+        news = before is None or (before.batches, before.version) != (status.batches, status.version)
+        if news or status.state is not WorkerState.COLLECTING:
+            self._link.soon(self._news.set)
 
     def close(self) -> None:
         """Leave. The last report is still sent."""
@@ -201,7 +211,7 @@ class NatsWorkerTransport:
 
     async def _on_receipt(self, message: Msg) -> None:
         if self._outbox and (receipt := unpack_or_skip(Receipt, message.data, message.subject)):
-            self._outbox.answer(receipt)
+            await self._outbox.answer(receipt)
 
     def _end(self, error: JobEnded) -> None:
         self._job_ended = error
@@ -226,7 +236,7 @@ class NatsWorkerTransport:
     async def _watch_job(self) -> None:
         """End when the job was deleted, or when a later incarnation holds the lease."""
         try:
-            await self._presence.watch(self._check_job)
+            await self._presence.watch(self._check_job, lambda: self._job.spec.workers if self._job else 1)
         except JobEnded as error:
             self._end(error)
 

@@ -8,10 +8,12 @@ K new images or adds one.
 Folding compares bit by bit, frame by frame, and is lossless. The first frames show whether observations are stacks.
 """
 
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -86,8 +88,11 @@ def unfold(folded: Folded, allocate: Allocate = empty_buffer) -> Tensor:
         _shift_in(frames.view(word)[..., 0], seen, newest, begins.numpy().ravel(), count)
     else:
         stacked = np.moveaxis(frames, -1, 1) if last else frames
-        for frame, at in zip(stacked, newest.tolist(), strict=True):
-            frame[...] = seen[at + 1 - count : at + 1]
+        stacks = np.moveaxis(sliding_window_view(seen, count, axis=0), -1, 1)
+        starts = np.flatnonzero(begins.numpy()).tolist()
+        for start, end in pairwise([*starts, len(stacked)]):  # of frames that each add one image
+            first = newest[start] + 1 - count
+            stacked[start:end] = stacks[first : first + end - start]
     return torch.from_numpy(frames).view(images.dtype).view(*begins.shape, *shape)
 
 

@@ -24,8 +24,8 @@ from rollfleet.cli import worker_program
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import LearnerReplaced
 from rollfleet.learner import gathering
-from rollfleet.nats.outbox import Outbox
 from rollfleet.nats.receiver import BatchReceiver
+from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.policies.factory import make_policy
 from rollfleet_api.address import THREADS, Address
 from rollfleet_api.subjects import Subjects
@@ -37,16 +37,16 @@ LATE_S = 0.1
 
 def work(log: str, url: str, job: str, index: int) -> None:
     _begin(log)
-    add = Outbox.add
+    send, numbers = NatsWorkerTransport.send, count()
 
-    async def recorded(self: Outbox, fragment: Any, meta: Any, pending: Any) -> None:
-        identity = f"{index}.{self._lease.incarnation}.{self._sequence}"
+    def recorded(self: NatsWorkerTransport, fragment: Any, meta: Any) -> Any:
+        identity = f"{index}.{self.incarnation}.{next(numbers)}"
         rows = _rows(fragment.steps["observation",], fragment.steps["collector", "traj_ids"])
         version = count_of(meta.version)
         _write(log, event="collected", identity=identity, round=meta.round, version=version, rows=rows)
-        await add(self, fragment, meta, pending)
+        return send(self, fragment, meta)
 
-    Outbox.add = recorded  # type: ignore[method-assign]
+    NatsWorkerTransport.send = recorded  # type: ignore[method-assign]
     sys.exit(worker_program.main(Address(url=url, job=job), index))
 
 

@@ -185,7 +185,7 @@ def of_marks(collect: Collect, monkeypatch: pytest.MonkeyPatch, *spoiled: float)
             fragment = replace(fragment, final={("observation",): torch.zeros(5, 3)})
         return pack_fragment(fragment, *args, **options)
 
-    for module in ("processes.worker_transport", "nats.outbox"):
+    for module in ("processes.worker_transport", "nats.worker_transport"):
         monkeypatch.setattr(f"rollfleet.{module}.pack_fragment", pack)
     return collect(Countdown, always_0, env_kwargs=[{"mark": 0}, {"mark": 1}], workers=2, frames_per_batch=16)
 

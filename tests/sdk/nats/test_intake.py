@@ -23,7 +23,7 @@ from rollfleet.nats.outbox import UNASKED_BYTES, Outbox
 from rollfleet.transports.worker_side import PendingBatch
 from rollfleet.wire.chunks import CHUNK_BYTES, PREFIX_BYTES, Assembled, Identity
 from rollfleet.wire.codec import LARGEST_BATCH_BYTES, Encoded
-from rollfleet.wire.fragment_message import unpack_fragment
+from rollfleet.wire.fragment_message import pack_fragment, unpack_fragment
 from rollfleet_api.messages import KeptBatch, Lease, Offer, Receipt, pack, unpack
 from rollfleet_api.subjects import Subjects
 from rollfleet_api.validation import parse_job
@@ -84,9 +84,7 @@ class Fleet:
         while self.receipts and self.is_due(self.receipts[0][0]):
             _, worker, receipt = self.receipts.popleft()
             if not self.lost():
-                self.outboxes[worker].answer(unpack(Receipt, pack(receipt)))
-        for _ in range(3):  # the outboxes send what was asked of them
-            await asyncio.sleep(0)
+                await self.outboxes[worker].answer(unpack(Receipt, pack(receipt)))
         self.check_window()
         for worker, wire in enumerate(self.wires):
             while wire.under_way and self.is_due(wire.under_way[0][0]):
@@ -124,7 +122,6 @@ class Fleet:
 
 
 async def run(fleet: Fleet, sizes: list[list[int]], loss: float) -> None:
-    running = [asyncio.ensure_future(each.run()) for each in fleet.outboxes]
     left, last = [deque(enumerate(each)) for each in sizes], [_done() for _ in range(WORKERS)]
     fleet.loss = loss
     while any(left) or len(fleet.received) < sum(map(len, sizes)):
@@ -132,7 +129,8 @@ async def run(fleet: Fleet, sizes: list[list[int]], loss: float) -> None:
             if left[worker] and last[worker].admitted.done():
                 number, size = left[worker].popleft()
                 last[worker] = PendingBatch(admitted=Future(), delivered=Future())
-                await sender.add(fragment(float(number), envs=1, steps=1, size=size // 8), META, last[worker])
+                batch = fragment(float(number), envs=1, steps=1, size=size // 8)
+                await sender.add(pack_fragment(batch, META), last[worker])
         if not any(left) or fleet.now_s > 20.0:
             fleet.loss = 0.0
         assert fleet.now_s < 200.0, f"received only {fleet.received}"
@@ -140,8 +138,6 @@ async def run(fleet: Fleet, sizes: list[list[int]], loss: float) -> None:
     for _ in range(30):  # repetitions that are under way
         await fleet.tick()
     assert all(each.delivered.done() for each in last)
-    for task in running:
-        task.cancel()
 
 
 def _done() -> PendingBatch:
