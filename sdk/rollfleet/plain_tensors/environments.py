@@ -34,6 +34,8 @@ def translate_env(env: Any) -> Step | Untranslated:
         dropped, from_next = env._step_mdp.exclude_from_root, env._step_mdp.keys_from_next
         if any(group is not None for group in (*dropped.values(), *from_next.values())):
             raise Refused("an environment with groups of keys")
+        if type(env).__name__ == "ParallelEnv":  # its processes carry on, too
+            raise Refused("a ParallelEnv without transforms around it")
     except Refused as refused:
         return Untranslated(str(refused))
     rewards = [(key_of(key), env.full_reward_spec[key].shape) for key in env.reward_keys]
@@ -46,8 +48,7 @@ def translate_env(env: Any) -> Step | Untranslated:
                 following[key] = following[key].view(shape)
         keep_given(values, following)
         after = {key: value for key, value in values.items() if key[0] not in dropped}
-        after.update([(key, following[key]) for key in carried])
-        return following, after
+        return following, after | {key: following[key] for key in carried}
 
     return step
 
@@ -70,7 +71,7 @@ def _gymnasium(env: Any) -> Following:
         raise Refused("observations in groups, or of text")
     if {*env.done_keys} != {"done", "terminated", "truncated"}:
         raise Refused("flags other than done, terminated and truncated")
-    action, first, reward = key_of(env.action_keys[0]), key_of(specs[0][0]), key_of(env.reward_key)
+    action, first, reward = key_of(env.action_keys[0]), specs[0][0], key_of(env.reward_key)
     action_spec, reward_spec = env.full_action_spec[env.action_keys[0]], env.reward_spec
     encode, encode_reward = _encoder(specs[0][1]), _encoder(reward_spec)
     index = isinstance(action_spec, OneHot | Categorical)
@@ -91,15 +92,13 @@ def _gymnasium(env: Any) -> Following:
             if type(terminated) is type(truncated) is type(done) is bool:
                 ends, flags = done, [torch.from_numpy(np.array([flag])) for flag in (truncated, done, terminated)]
             else:
-                *read, ends = read_done(terminated=terminated, truncated=truncated, done=done)
-                flags = [read[number].reshape(1) for number in (1, 2, 0)]
+                *three, ends = read_done(terminated=terminated, truncated=truncated, done=done)
+                flags = [three[number].reshape(1) for number in (1, 2, 0)]
             if ends:
                 break
         total = reward_spec.zero() if isinstance(total, int) and total == 0 else encode_reward(total)
-        if isinstance(seen, Mapping):
-            found: Values = {(name,): value for name, value in read_obs(seen).items()}
-        else:
-            found = {first: encode(seen)}
+        read = read_obs(seen) if isinstance(seen, Mapping) else {first: encode(seen)}
+        found: Values = {(name,): value for name, value in read.items()}
         found[reward] = total
         found["truncated",], found["done",], found["terminated",] = flags
         return found
@@ -126,34 +125,53 @@ def _encoder(spec: Any) -> Callable[[Any], Tensor]:
     return encoded
 
 
-def _transformed(env: Any) -> Following:
-    """Translate the `_step` of a `TransformedEnv`."""
-    return transformed(env.transform, env.base_env, _following(env.base_env))
-
-
-def _in_turn(env: Any) -> Following:
-    """Translate the `_step` of a `SerialEnv`: each environment writes into the row that TorchRL keeps for it."""
+def _buffers(env: Any) -> Values:
+    """Return where the environments of a batch write what follows a step: TorchRL keeps a row for each."""
     from tensordict import TensorDict
 
     if env.is_closed or not env._use_buffers or env._non_tensor_keys:
-        raise Refused("a SerialEnv that is closed, or has no buffers")
+        raise Refused("a batch of environments that is closed, or has no buffers")
     kept = env.shared_tensordict_parent.get("next")
-    if type(kept) is not TensorDict or any(each.device != env.device for each in env._envs):
-        raise Refused("a SerialEnv of different environments")
-    steps, written = [_following(each) for each in env._envs], [key_of(key) for key in env._env_output_keys]
-    buffers: Values = {(name,): value for name, value in kept.items() if name in env._selected_step_keys}
+    alike = all(each.device == env.device for each in vars(env).get("_envs", ()))
+    if type(kept) is not TensorDict or not alike or any(isinstance(key, tuple) for key in env._env_output_keys):
+        raise Refused("a batch of different environments, or with groups of keys")
+    return {(name,): value for name, value in kept.items() if name in env._selected_step_keys}
+
+
+def _in_turn(env: Any) -> Following:
+    """Translate the `_step` of a `SerialEnv`."""
+    buffers, steps = _buffers(env), [_following(each) for each in env._envs]
     rows = [{key: value[number] for key, value in buffers.items()} for number in range(len(steps))]
 
     def following(values: Values) -> Values:
         parts = {key: value.unbind(0) for key, value in values.items()}
         for number, (step, row) in enumerate(zip(steps, rows, strict=True)):
             found = step({key: part[number] for key, part in parts.items()})
-            for key in written:
-                if key in found:
-                    row[key].copy_(found[key])
+            for key in row.keys() & found.keys():
+                row[key].copy_(found[key])
         return {key: value.clone() for key, value in buffers.items()}
 
     return following
 
 
-TRANSLATED = {"GymEnv": _gymnasium, "GymWrapper": _gymnasium, "SerialEnv": _in_turn, "TransformedEnv": _transformed}
+def _in_processes(env: Any) -> Following:
+    """Translate the `_step` of a `ParallelEnv`. What its processes do stays TorchRL's own."""
+    buffers, channels, workers = _buffers(env), env.parent_channels, range(env.num_workers)
+    inputs = [(key_of(key), env.shared_tensordict_parent[key]) for key in env._env_input_keys]
+    inputs += [(("next", *key), value) for key, value in buffers.items()]
+
+    def following(values: Values) -> Values:
+        for key, buffer in inputs:
+            if key in values:
+                buffer.copy_(values[key])
+        preset = [name for (name,) in buffers if ("next", name) in values]
+        for channel in channels:
+            channel.send(("step", {"next_td_passthrough_keys": preset} if preset else {}))
+        env._wait_for_workers(workers)
+        return {key: value.clone() for key, value in buffers.items()}
+
+    return following
+
+
+TRANSLATED = {"GymEnv": _gymnasium, "GymWrapper": _gymnasium, "ParallelEnv": _in_processes, "SerialEnv": _in_turn}
+TRANSLATED["TransformedEnv"] = lambda env: transformed(env.transform, env.base_env, _following(env.base_env))

@@ -18,8 +18,6 @@ log = logging.getLogger(__name__)
 
 _Call: TypeAlias = Callable[[Any], Any]
 
-_FLAGS: Final = torch.tensor([False, True], device="cpu").unbind()
-
 
 class PlainFrames:
     """Steps an environment with a policy, in the place of a loop over TensorDicts.
@@ -57,6 +55,7 @@ class PlainFrames:
             return None
         write = None if isinstance(policy, Untranslated) else policy
         device, dims, frames, ends = carrier.device, len(sizes), list[Any](), list[Tensor]()
+        none = torch.zeros(sizes, dtype=torch.bool, device="cpu")
 
         def plainly(tensordict: Any) -> Any:
             return tensordict if isinstance(step, Untranslated) else _flat(tensordict) or tensordict
@@ -83,11 +82,8 @@ class PlainFrames:
             following, after = step(carrier)
             frames.append((carrier, following))
             done = following["done",]
-            if dims or done.numel() != 1:
-                ends.append(done.flatten(dims).any(-1))
-                over = bool(ends[-1].any())
-            else:  # one flag, and less work
-                ends.append(_FLAGS[over := bool(done)])
+            over = bool(done.any())
+            ends.append(done.flatten(dims).any(-1) if over else none)
             carrier = plainly(env.maybe_reset(_tensordict(after, sizes, device))) if over else after
         return _stacked(frames, sizes, device), torch.stack(ends, dim=-1), _tensordict(carrier, sizes, device)
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import cache
 from inspect import isfunction
 from typing import Any, TypeAlias
 
@@ -17,6 +16,8 @@ from rollfleet.plain_tensors.transforms import Values
 Act: TypeAlias = Callable[[Values], object]
 Choice: TypeAlias = tuple[Tensor, ...] | None
 """A sample, and its log-probability if it is due; None: the parameters are unusual."""
+
+_LOG_TWO, _LOG_ROOT = math.log(2), math.log(math.sqrt(2 * math.pi))
 
 
 def head(module: Any, sizes: torch.Size, how: str | None, own: Act) -> Act | None:
@@ -52,13 +53,6 @@ def head(module: Any, sizes: torch.Size, how: str | None, own: Act) -> Act | Non
     return act
 
 
-@cache
-def _constants(dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return numbers as tensors, with which torch is faster: 2, -2, the log of 2, and that of the root of 2 pi."""
-    numbers = (2.0, -2.0, math.log(2.0), math.log(math.sqrt(2 * math.pi)))
-    return tuple(torch.tensor(number, dtype=dtype, device="cpu") for number in numbers)
-
-
 def _normal(kind: str, given: dict[str, Any], drawn: bool, scored: bool) -> Callable[..., Choice]:
     """Translate IndependentNormal, Normal, and TanhNormal, whose samples stay within bounds."""
     squashed, summed = kind == "TanhNormal", kind != "Normal"
@@ -68,9 +62,8 @@ def _normal(kind: str, given: dict[str, Any], drawn: bool, scored: bool) -> Call
     jacobian = torch.abs(half).log()
 
     def choose(loc: Tensor, scale: Tensor) -> Choice:
-        if loc.shape != scale.shape or loc.dtype is not scale.dtype or not (loc.is_cpu and loc.ndim and valid):
-            return None
-        if not whole and half.ndim and half.shape != loc.shape[-half.ndim :]:
+        fits = whole or not half.ndim or half.shape == loc.shape[-half.ndim :]
+        if loc.shape != scale.shape or loc.dtype is not scale.dtype or not (loc.is_cpu and loc.ndim and valid and fits):
             return None
         sample = before = loc + torch.randn(loc.shape, dtype=loc.dtype, device="cpu") * scale if drawn else loc
         if squashed:
@@ -79,12 +72,11 @@ def _normal(kind: str, given: dict[str, Any], drawn: bool, scored: bool) -> Call
             sample = sample if whole else centre + half * sample
         if not scored:
             return (sample,)
-        two, minus_two, log_two, log_root = _constants(loc.dtype)
-        score = (before - loc).square().neg() / (two * scale.square()) - scale.log() - log_root
+        score = (before - loc).square().neg() / (2 * scale.square()) - scale.log() - _LOG_ROOT
         if summed:
             score = score.sum(-1)
         if squashed:
-            change = two * (log_two - before - softplus(minus_two * before))
+            change = 2 * (_LOG_TWO - before - softplus(-2 * before))
             score = score - (change if whole else change + jacobian.expand(change.shape)).sum(-1)
         return sample, score
 

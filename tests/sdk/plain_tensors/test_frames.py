@@ -3,6 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,24 @@ from hypothesis import strategies as st
 from tensordict import NonTensorData
 from tensordict.nn import TensorDictModule
 from tests.sdk.places import Collect
-from tests.sdk.plain_tensors.environments import OBS, Varied, makers
+from tests.sdk.plain_tensors.environments import OBS, Varied, makers, single
 from tests.sdk.plain_tensors.policies import ACTED, SEEN, policies
 from tests.waiting import wait_until
 from torch import nn
+from torchrl.data import Unbounded
 from torchrl.envs import (
     ClipTransform,
     Compose,
     GymEnv,
     GymWrapper,
+    InitTracker,
+    NoopResetEnv,
     ObservationNorm,
+    ParallelEnv,
     RewardScaling,
     RewardSum,
     StepCounter,
+    TensorDictPrimer,
     TransformedEnv,
     VecNormV2,
 )
@@ -274,6 +280,50 @@ def test_a_policy_that_is_not_translated_acts_on_plain_environments(acting: Any)
 def test_a_translated_policy_acts_in_environments_that_are_not() -> None:
     path = assert_paths_agree(varied(Other, RewardSum), policy())
     assert path == "environment: TorchRL's own (transform Other); policy: plain tensors"
+
+
+def in_processes(*chain: Callable[[], Any]) -> Any:
+    return ParallelEnv(2, partial(single, "box", float, bool, False, 1, [*chain]), mp_start_method="fork")
+
+
+def remembering() -> Any:
+    """Return a policy that writes what its environments carry on to their next step."""
+    torch.manual_seed(0)
+    net = nn.Linear(SEEN + 2, ACTED + 2)
+    return TensorDictModule(
+        lambda seen, memo: net(torch.cat([seen, memo], -1)).split([ACTED, 2], -1),
+        ["observation", "memo"],
+        ["action", ("next", "memo")],
+    )
+
+
+def primer() -> Any:
+    return TensorDictPrimer({"memo": Unbounded((2,))}, random=True, expand_specs=True)
+
+
+@pytest.mark.parametrize(
+    ("chain", "outer", "acting"),
+    [
+        ([], [InitTracker, StepCounter, RewardSum], policy()),
+        ([partial(NoopResetEnv, 2), StepCounter], [RewardSum], policy()),
+        ([Other, RewardSum], [StepCounter], policy()),
+        ([primer], [RewardSum], remembering()),
+        ([], [primer], remembering()),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"set_truncated": True, "stops": 3, "random": True}])
+def test_a_parallel_env_in_transforms_is_stepped_on_plain_tensors_whatever_its_processes_run(
+    chain: Any, outer: Any, acting: Any, options: Any
+) -> None:
+    path = assert_paths_agree(
+        lambda: TransformedEnv(in_processes(*chain), Compose(*(make() for make in outer))), acting, **options
+    )
+    assert path is not None and path.startswith("environment: plain tensors; ")
+
+
+def test_a_parallel_env_without_transforms_around_it_is_not_translated() -> None:
+    path = assert_paths_agree(lambda: in_processes(StepCounter), policy())
+    assert path == "environment: TorchRL's own (a ParallelEnv without transforms around it); policy: plain tensors"
 
 
 def test_after_an_error_in_mid_batch_both_paths_go_on_alike() -> None:
