@@ -161,6 +161,7 @@ class WorkerThread:
             finally:
                 worker.close()
         except BaseException as error:
+            log.info("worker %d ended", self._index, exc_info=True)  # a test that waits in vain for it shows why
             self.error = error
 
 
