@@ -318,7 +318,8 @@ def test_a_parallel_env_in_transforms_is_stepped_on_plain_tensors_whatever_its_p
     path = assert_paths_agree(
         lambda: TransformedEnv(in_processes(*chain), Compose(*(make() for make in outer))), acting, **options
     )
-    assert path is not None and path.startswith("environment: plain tensors; ")
+    assert path is not None
+    assert path.startswith("environment: plain tensors; ")
 
 
 def test_a_parallel_env_without_transforms_around_it_is_not_translated() -> None:
