@@ -34,7 +34,8 @@ class _View:
         return self.values.get(name if type(name) is tuple else (name,), default)
 
     def set(self, name: Any, value: Any) -> None:
-        self.values[name if type(name) is tuple else (name,)] = as_tensor(value)
+        if value is not None:  # a primer's, within a SerialEnv that does not carry it
+            self.values[name if type(name) is tuple else (name,)] = as_tensor(value)
 
     def update(self, other: "_View") -> "_View":
         self.values.update(other.values)
@@ -42,8 +43,7 @@ class _View:
 
     def rename_key_(self, name: Any, new: Any) -> None:
         if name != new:
-            self.values[key_of(new)] = self.values[key_of(name)]
-            del self.values[key_of(name)]
+            self.values[key_of(new)] = self.values.pop(key_of(name))
 
     def select(self, *names: Any, strict: bool) -> "_View":
         keys = [key_of(name) for name in names]

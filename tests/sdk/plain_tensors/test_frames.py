@@ -322,6 +322,12 @@ def test_a_parallel_env_in_transforms_is_stepped_on_plain_tensors_whatever_its_p
     assert path.startswith("environment: plain tensors; ")
 
 
+def test_a_primer_within_a_serial_env_that_does_not_carry_it_is_left_out_as_torchrl_leaves_it() -> None:
+    memo = varied(lambda: TensorDictPrimer({"memo": Unbounded((2,))}, random=True))
+    path = assert_paths_agree(lambda: TransformedEnv(SerialEnv(2, memo)), policy())
+    assert path == "environment: plain tensors; policy: plain tensors"
+
+
 def test_a_parallel_env_without_transforms_around_it_is_not_translated() -> None:
     path = assert_paths_agree(lambda: in_processes(StepCounter), policy())
     assert path == "environment: TorchRL's own (a ParallelEnv without transforms around it); policy: plain tensors"
