@@ -30,6 +30,7 @@ from torchrl.envs import (
     ParallelEnv,
     RewardScaling,
     RewardSum,
+    SerialEnv,
     StepCounter,
     TensorDictPrimer,
     TransformedEnv,
