@@ -30,6 +30,7 @@ from torchrl.envs import (
     ParallelEnv,
     RewardScaling,
     RewardSum,
+    SelectTransform,
     SerialEnv,
     StepCounter,
     TensorDictPrimer,
@@ -323,9 +324,11 @@ def test_a_parallel_env_in_transforms_is_stepped_on_plain_tensors_whatever_its_p
     assert path.startswith("environment: plain tensors; ")
 
 
-def test_a_primer_within_a_serial_env_that_does_not_carry_it_is_left_out_as_torchrl_leaves_it() -> None:
-    memo = varied(lambda: TensorDictPrimer({"memo": Unbounded((2,))}, random=True))
-    path = assert_paths_agree(lambda: TransformedEnv(SerialEnv(2, memo)), policy())
+def test_a_primer_whose_value_was_dropped_is_left_out_as_torchrl_leaves_it() -> None:
+    memo = varied(
+        lambda: TensorDictPrimer({"memo": Unbounded((2,))}, random=True), lambda: SelectTransform("observation")
+    )
+    path = assert_paths_agree(lambda: TransformedEnv(SerialEnv(2, memo), StepCounter()), policy())
     assert path == "environment: plain tensors; policy: plain tensors"
 
 
