@@ -54,7 +54,7 @@ def _unknown(kind: type) -> str | None:
         if (installed := version(package)) not in known:
             return f"{package} {installed} is not one of {', '.join(known)}"
     for base in kind.__mro__:
-        for name, value in vars(base).items() if base.__module__.startswith(_OWN) else ():
+        for name, value in [*vars(base).items()] if base.__module__.startswith(_OWN) else ():  # other threads add some
             if isfunction(value) and not value.__module__.startswith(_OWN):
                 return f"{kind.__name__}.{name} is not TorchRL's"
     return None
