@@ -1,6 +1,7 @@
 """A real nats-server with the users, permissions and stream of the job `default/test`, and workers in threads."""
 
 import asyncio
+import logging
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -28,6 +29,8 @@ from rollfleet_api.messages import WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
 from rollfleet_api.validation import parse_job
+
+log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 2.0
 
