@@ -54,9 +54,9 @@ def runs(job: CollectorJob, settings: Settings, source_digest: str = "") -> list
 
 def _owned(job: CollectorJob, manifest: Manifest) -> Manifest:
     """Add the job's labels, which a policy or a scheduler may want, the namespace, the owner, and a hash of it all."""
-    labels = dict(job.metadata.labels)
-    if manifest["kind"] != "Job":  # in a queue, a server would wait for room that its workers have taken
-        labels = {key: label for key, label in labels.items() if key not in scheduler_labels(labels)}
+    # In a queue of its own, a server would wait for room that its workers have taken.
+    dropped = {} if manifest["kind"] == "Job" else scheduler_labels(job.metadata.labels)
+    labels = {key: label for key, label in job.metadata.labels.items() if key not in dropped}
     metadata = {
         **manifest["metadata"],
         "labels": labels | manifest["metadata"]["labels"],

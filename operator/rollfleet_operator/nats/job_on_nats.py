@@ -1,4 +1,4 @@
-"""A job on its NATS: published, and read: the last message of each subject of its stream.
+"""A job on its NATS: published, and read: the last message of each subject of its stream, each message once.
 
 All jobs share the operator's memory. Therefore it keeps only messages that it reads later, of a limited size, and a
 limited number for all jobs together. NATS holds further messages back until those on their way are read.
@@ -6,8 +6,6 @@ limited number for all jobs together. NATS holds further messages back until tho
 
 import asyncio
 import logging
-import math
-import time
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -31,9 +29,6 @@ M = TypeVar("M")
 
 IDLE_S: Final = 5.0
 """Seconds after which NATS sends a sign of life, which flow control demands, and forgets a consumer."""
-
-WORKERS_S: Final = 1.0
-"""Seconds between two readings of the workers' heartbeats, which come once a second."""
 
 AT_ONCE: Final = 64
 """The most messages that are read before the operator does other work."""
@@ -72,8 +67,8 @@ class JobOnNats:
         self._subjects, self._count = subjects_of(job), count
         self._workers = 0  # the greatest number of workers so far: messages of others are dropped
         self._published: tuple[Client, int | None] | None = None  # by which connection, and which generation
+        self._next = 1  # the position in the job's stream of the first message that was not read
         self._beats: dict[int, WorkerStatus] = {}
-        self._beats_s = -math.inf  # when they were read
         self._last: dict[str, bytes] = {}  # the other messages
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
@@ -89,9 +84,9 @@ class JobOnNats:
         wanted = await self.nats.client(), job.metadata.generation
         if wanted != self._published:
             await self.nats.carry_out(provisioning(job, dict(self._last)))
-            self._published = wanted
+            self._published, self._next = wanted, 1  # the stream may be a new one
         try:
-            await self._read_all(wanted[0])
+            await self._read_new(wanted[0])
         except (NatsError, TimeoutError, OSError) as error:
             await self.nats.close()  # a new connection finds another server, and makes a stream that is gone
             raise NatsUnavailable(f"NATS did not return the heartbeats of {self._subjects.key}: {error}") from error
@@ -106,14 +101,15 @@ class JobOnNats:
         await self.nats.close()
         self._count.kept -= len(self._beats) + len(self._last)
 
-    async def _read_all(self, client: Client) -> None:
-        """Read the last message of each subject, by a consumer of the job's stream that NATS forgets afterwards."""
+    async def _read_new(self, client: Client) -> None:
+        """Read the messages since the last time, by a consumer of the job's stream that NATS forgets afterwards."""
         subjects, inbox, read, arrived = self._subjects, client.new_inbox(), 0, asyncio.Event()
 
         async def on_message(message: Msg) -> None:
             nonlocal read
             if "Status" not in (message.headers or {}):
                 self._keep(message.subject, message.data)
+                self._next = message.metadata.sequence.stream + 1
                 read += 1
                 arrived.set()
                 if not read % AT_ONCE:
@@ -121,14 +117,11 @@ class JobOnNats:
             elif message.reply:  # NATS waits until the messages from before this one are read
                 await message.respond(b"")
 
-        filters = [subjects.learner, subjects.control]  # at each look: they may say that the job is complete
-        if time.monotonic() - self._beats_s >= WORKERS_S:
-            filters += [subjects.workers, subjects.leases]
-            self._beats_s = time.monotonic()
         consumer = ConsumerConfig(
             deliver_subject=inbox,
-            deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
-            filter_subjects=filters,
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=self._next,
+            filter_subjects=[subjects.workers, subjects.learner, subjects.control, subjects.leases],
             ack_policy=AckPolicy.NONE,
             flow_control=True,
             idle_heartbeat=IDLE_S,
@@ -138,8 +131,8 @@ class JobOnNats:
         subscription = await client.subscribe(inbox, cb=on_message)
         try:
             created = await client.jsm(timeout=REQUEST_TIMEOUT_S).add_consumer(subjects.state_stream, consumer)
-            last = (created.num_pending or 0) + (created.delivered.consumer_seq if created.delivered else 0)
-            while read < last:
+            waiting = (created.num_pending or 0) + (created.delivered.consumer_seq if created.delivered else 0)
+            while read < waiting:
                 arrived.clear()
                 await arrived.wait()
         finally:

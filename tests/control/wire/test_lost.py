@@ -14,17 +14,11 @@ from rollfleet_api.nats_server import OWNER
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
 from rollfleet_operator.errors import NatsUnavailable
-from rollfleet_operator.nats import job_on_nats
 from rollfleet_operator.nats_port import JobKey
 
 LEASE = Lease(incarnation=4, host="node-1", pid=7)
 CONTROL = Control(session=6, phase=LearnerPhase.RUN, round=11, version=9)
 LEARNER = LearnerStatus(session=6, version=9, applied_version=8, frames=640, batches=10, time_s=1.0)
-
-
-@pytest.fixture(autouse=True)
-def each_look_reads_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_on_nats, "WORKERS_S", 0.0)
 
 
 def lose_everything(site: Site, job: CollectorJob) -> None:
@@ -34,7 +28,7 @@ def lose_everything(site: Site, job: CollectorJob) -> None:
 
 async def is_published_again(site: Site, job: CollectorJob) -> None:
     """Look at the job as the operator does, until its NATS has it."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(10):
         while True:
             with suppress(NoRespondersError, NatsUnavailable):  # of the lost connection
                 await site.nats.heartbeats(job)

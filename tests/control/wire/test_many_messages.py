@@ -62,6 +62,8 @@ async def test_messages_of_invented_workers_are_dropped_and_counted(site: Site) 
     found = await site.heard(job, lambda found: bool(found.workers))
     assert list(found.workers) == [0]
     assert site.nats.dropped_messages == len(beats)
+    await site.nats.heartbeats(job)
+    assert site.nats.dropped_messages == len(beats), "each is read once"
 
 
 @pytest.mark.parametrize(
