@@ -60,6 +60,15 @@ def cheetah() -> Any:
     return envs.TransformedEnv(envs.GymEnv("HalfCheetah-v5", device="cpu"), chain)
 
 
+def cheetahs() -> Any:
+    """Return two of HalfCheetah in processes, as the program `sac` makes them."""
+    from torchrl import envs
+
+    single = partial(envs.GymEnv, "HalfCheetah-v5", device="cpu")
+    chain = envs.Compose(envs.InitTracker(), envs.StepCounter(1000), envs.DoubleToFloat(), envs.RewardSum())
+    return envs.TransformedEnv(envs.ParallelEnv(2, single, mp_start_method="fork"), chain)
+
+
 def gaussian() -> Any:
     """Return the actor of `ppo_mujoco`."""
     from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule
@@ -205,6 +214,11 @@ def cases(envs: int) -> dict[str, Contenders]:
             "rollfleet": partial(ours, env, act, 1000, workers=2, mode="async"),
             "MultiAsyncCollector": partial(theirs, "MultiAsyncCollector", [env] * 2, act, 1000),
         }
+    found["HalfCheetah, a ParallelEnv of two"] = {
+        "rollfleet": partial(ours, cheetahs, gaussian(), 1000, num_envs=2),
+        "Collector": partial(theirs, "Collector", cheetahs, gaussian(), 1000),
+        "by hand": partial(by_hand, cheetahs, gaussian(), 500),
+    }
     for count in (32, envs):
         make, frames = partial(vmas, count), 50 * count
         found[f"VMAS, {count} environments"] = {
