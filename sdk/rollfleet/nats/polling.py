@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RETRY_WAIT_S, LONGEST_RETRY_WAIT_S = 0.2, 2.0
-POLL_EVERY_S = 2.0
-MOST_POLLS_PER_S = 20.0  # of all workers of a job together: hundreds would cost its server more than their batches
+POLL_EVERY_S, LONGEST_POLL_S = 2.0, 10.0
+MOST_POLLS_PER_S = 20.0  # of up to 200 workers together: they would cost their server more than their batches
 WARN_AFTER_S = 30.0  # of a NATS that does not answer, stores nothing, or has no space
 
 
@@ -51,4 +51,4 @@ async def poll(read: Callable[[], Awaitable[None]], processes: Callable[[], int]
 
 def interval_s(processes: int) -> float:
     """Return the seconds between two polls of each of these processes."""
-    return max(POLL_EVERY_S, processes / MOST_POLLS_PER_S)
+    return min(LONGEST_POLL_S, max(POLL_EVERY_S, processes / MOST_POLLS_PER_S))
