@@ -85,12 +85,6 @@ def newest(inbox: NatsWeightsInbox) -> tuple[int, float]:
     return weights.version, value
 
 
-def test_a_worker_that_joins_reads_the_newest_whole_version(versions: Versions) -> None:
-    for number in (1, 2):
-        versions.store(number)
-    assert newest(versions.inbox()[1]) == (2, 2.0)
-
-
 @pytest.mark.parametrize("torn", [[], [0], [0, 1, 2, 3], [1, 2, 3, 4]])
 def test_a_version_whose_learner_died_leaves_the_one_before_it(torn: list[int], versions: Versions) -> None:
     for number in (4, 5):
