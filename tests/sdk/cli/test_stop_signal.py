@@ -2,20 +2,10 @@
 
 import asyncio
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from rollfleet.cli.stop_signal import until_signal
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    """Put the handlers of the test's process back."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

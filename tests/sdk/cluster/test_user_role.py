@@ -11,11 +11,10 @@ from tests.control.kubernetes import OTHER, OTHER_TOKEN, ApiServer
 from tests.sdk.cluster.log_server import serving
 from tests.sdk.cluster.namespace import RBAC, Namespace
 from tests.waiting import wait_until
-from websocket import WebSocketBadStatusException
 
 from rollfleet import Jobs
 from rollfleet.cluster.kept_files import create_claim
-from rollfleet.cluster.refusals import USER_ROLE, tunnel_refused
+from rollfleet.cluster.refusals import USER_ROLE
 from rollfleet.cluster.sources import Sources
 from rollfleet.errors import ClusterError
 
@@ -71,11 +70,6 @@ def test_the_role_shows_no_list_of_secrets_and_no_other_namespace(users_jobs: Jo
         users_jobs.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace.name}})
     with pytest.raises(ClusterError, match="you may not list CollectorJobs in all namespaces"):
         users_jobs.list(all_namespaces=True)
-
-
-def test_a_refused_tunnel_names_the_role() -> None:
-    refused = tunnel_refused(WebSocketBadStatusException("%s %s", 403), "team-a", "cartpole-nats-1")
-    assert f"ask the cluster's administrators for the ClusterRole {USER_ROLE} in namespace team-a" in str(refused)
 
 
 def test_the_role_is_there_once_in_a_cluster_like_the_definition(repository: Path, rendered: Rendered) -> None:
