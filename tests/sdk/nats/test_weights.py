@@ -64,9 +64,9 @@ class Versions:
         for index, chunk in cut.items():
             link.call(link.store(link.subjects.weights_of(None, version, index), chunk), timeout_s=10)
 
-    def inbox(self, of: WeightLayout | None = None) -> tuple[Link, NatsWeightsInbox]:
+    def inbox(self) -> tuple[Link, NatsWeightsInbox]:
         link = self._server.link(Role.WORKER)
-        inbox = NatsWeightsInbox(link, 0, of or layout(), threading.Condition())
+        inbox = NatsWeightsInbox(link, 0, layout(), threading.Condition())
         link.call(inbox.start(), timeout_s=10)
         return link, inbox
 
