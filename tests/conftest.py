@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import tomllib
@@ -137,6 +138,16 @@ def project(repository: Path) -> dict[str, Any]:
     """The table `project` of pyproject.toml."""
     content: dict[str, Any] = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
     return content
+
+
+@pytest.fixture(scope="session")
+def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The distribution as it would be released, built from the repository."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-P", "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=repository, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
 
 
 @pytest.fixture

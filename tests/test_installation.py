@@ -38,15 +38,6 @@ for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-P", "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=repository, check=True, capture_output=True)
-    (built,) = folder.glob("*.whl")
-    return built
-
-
 def requirements(wheel: Path) -> list[Requirement]:
     with ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]

@@ -20,10 +20,10 @@ INSTALL_S = 180
 PAUSED_S = 0.2  # between two looks
 
 
-def run(*command: str, stdin: str | None = None, check: bool = True) -> str:
+def run(*command: str, stdin: str | None = None) -> str:
     """Return a program's output; a failure shows its error output."""
     done = subprocess.run(command, input=stdin, capture_output=True, text=True)
-    assert not check or done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
     return done.stdout
 
 
@@ -92,9 +92,9 @@ class Lab:
         self._administrator = f"--kubeconfig={os.environ['KUBECONFIG']}"  # whoever the test acts as later
         run("kubectl", "apply", "-f", "-", stdin=restricted(self.namespace))
 
-    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         command = ("kubectl", self._administrator, f"--namespace={self.namespace}")
-        return run(*command, *arguments, stdin=stdin, check=check)
+        return run(*command, *arguments, stdin=stdin)
 
     def apply(self, manifest: dict[str, Any]) -> None:
         self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))

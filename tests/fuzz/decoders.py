@@ -7,7 +7,6 @@ and changes of it.
 Checksums of messages are corrected: a hostile peer sends right ones, and no fuzzer would find them.
 """
 
-import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,8 +36,8 @@ def instrumented() -> Iterator[None]:
 
 with instrumented():
     import torch
-    import xxhash
     from pydantic import ValidationError
+    from tests.sdk.wire.forged_messages import sealed
     from tests.sdk.wire.joined_chunks import split
 
     from rollfleet.data.batch import join, to_batch
@@ -86,9 +85,9 @@ def one(data: bytes) -> None:
     which, rest = data[:1], data[1:]
     with suppress(WireError, MessageInvalid):
         if which == b"0":
-            decode(_sealed_message(rest))
+            decode(sealed(bytearray(rest)))
         elif which == b"1":
-            batch = to_batch(unpack_fragment(_sealed_message(rest))[1])
+            batch = to_batch(unpack_fragment(sealed(bytearray(rest)))[1])
             join([batch, batch])
         elif which == b"2":
             assembler = Assembler(Identity.of, Identity.overtakes, max_message_bytes=LIMIT_BYTES, max_pending=4)
@@ -97,17 +96,12 @@ def one(data: bytes) -> None:
                     assembler.add(rest[start : start + CHUNK_BYTES])
                 assert assembler.pending_bytes <= 2 * LIMIT_BYTES
         elif which == b"3":
-            unpack_version(_sealed_message(rest))
+            unpack_version(sealed(bytearray(rest)))
         elif which == b"j":
             with suppress(ValidationError):
                 CollectorJob.model_validate_json(rest)
         elif which in MESSAGES:
             unpack(MESSAGES[which], rest)
-
-
-def _sealed_message(message: bytes) -> bytearray:
-    checksum = xxhash.xxh3_64_intdigest(message[:24] + message[32:])
-    return bytearray(message[:24] + struct.pack("<Q", checksum) + message[32:])
 
 
 def write_seeds(folder: Path) -> None:

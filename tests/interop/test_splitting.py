@@ -10,13 +10,13 @@ from torchrl.collectors.utils import split_trajectories as theirs
 from rollfleet.data.splitting import split_trajectories
 
 
-def batch(rows: int = 2, steps: int = 10) -> TensorDict:
-    frame = torch.arange(1, rows * steps + 1).reshape(rows, steps)
+def batch() -> TensorDict:
+    frame = torch.arange(1, 21).reshape(2, 10)
     done = frame % 4 == 0
-    ids = frame.reshape(-1).sub(1).div(3, rounding_mode="floor").reshape(rows, steps)
+    ids = frame.reshape(-1).sub(1).div(3, rounding_mode="floor").reshape(2, 10)
     return TensorDict(
         {"frame": frame, "next": {"done": done[..., None], "over": ~done[..., None]}, "episode": ids, "a": {"id": ids}},
-        batch_size=[rows, steps],
+        batch_size=[2, 10],
     )
 
 

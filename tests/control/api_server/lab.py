@@ -268,19 +268,19 @@ class Lab:
         """Ask for new credentials."""
         self.patch(KIND, "cartpole", {"metadata": {"annotations": {names.ROTATE: uuid.uuid4().hex}}})
 
-    def server_pod(self, node: str | None = "n", **state: Any) -> Manifest:
+    def server_pod(self, **state: Any) -> Manifest:
         """The pod of the job's NATS server, as its ReplicaSet would make it, in this state."""
         deployment: Manifest = wait_for(lambda: self.get("Deployment", "cartpole-nats"))
         template = deployment["spec"]["template"]
         metadata = {"generateName": "cartpole-nats-", **template["metadata"]}
-        spec = {**template["spec"], "nodeName": node}
+        spec = {**template["spec"], "nodeName": "n"}
         pod = self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
         return self.patch("Pod", pod["metadata"]["name"], {"status": state}, "status")
 
-    def server_serves(self, ready: int = 1) -> None:
-        """The Deployment controller finds the server's pod ready, or not."""
+    def server_serves(self) -> None:
+        """The Deployment controller finds the server's pod ready."""
         wait_for(lambda: self.get("Deployment", "cartpole-nats"))
-        counted = {"replicas": 1, "updatedReplicas": 1, "readyReplicas": ready, "availableReplicas": ready}
+        counted = {"replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1}
         self.patch("Deployment", "cartpole-nats", {"status": counted}, "status")
 
     def end_run(self, condition: str, *, reason: str = "", role: str = "worker") -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import uuid
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,9 +43,9 @@ class Site:
     def request(self, method: str, path: str, **more: Any) -> Manifest:
         return self._server.request(method, path, **more)
 
-    def helm(self, command: str, *options: str, chart_at: Path | None = None) -> str:
+    def helm(self, command: str, *options: str) -> str:
         """Run helm; return what it writes."""
-        chart = [str(chart_at or self._helm.chart)] if command in ("install", "upgrade") else []
+        chart = [str(self._helm.chart)] if command in ("install", "upgrade") else []
         where = [f"--namespace={self.namespace}", *options]
         done = self._helm.run(command, "rollfleet", *chart, *where, environ=self._environ)
         assert done.returncode == 0, done.stderr

@@ -134,10 +134,10 @@ class Scene:
         unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
         return self.pod(index, age_s=age_s, phase="Pending", conditions=[unscheduled])
 
-    def waiting(self, index: int = 0, *, reason: str, message: str = "", age_s: float = 60) -> "Scene":
+    def waiting(self, index: int = 0, *, reason: str, message: str = "") -> "Scene":
         """A pod whose container does not start."""
         state = {"waiting": {"reason": reason, "message": message}}
-        return self.pod(index, age_s=age_s, phase="Pending", containerStatuses=[{"name": "worker", "state": state}])
+        return self.pod(index, age_s=60, phase="Pending", containerStatuses=[{"name": "worker", "state": state}])
 
     def deleted(self) -> "Scene":
         """The last pod is being deleted."""

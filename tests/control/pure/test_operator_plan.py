@@ -110,8 +110,9 @@ def test_other_labels_for_a_scheduler_make_a_new_run(before: dict[str, str], aft
 
 @pytest.mark.parametrize("blocked", [False, True])
 @pytest.mark.parametrize("end", ["", "Complete", "Failed"])
-def test_suspended_job_has_no_runs(blocked: bool, end: str) -> None:
-    before = scene(learner=LEARNER)
+@pytest.mark.parametrize("labels", [{}, QUEUE])
+def test_suspended_job_has_no_runs(labels: dict[str, str], end: str, blocked: bool) -> None:
+    before = scene(learner=LEARNER, labels=labels)
     before = before.ended(end) if end else before
     suspended = before.edited(suspend=True)
     deleted = planned(suspended, blocked=blocked)

@@ -26,7 +26,7 @@ from rollfleet_operator.settings import Settings
 from rollfleet_operator.ui.logs import PodLogs
 from rollfleet_operator.ui.shown_jobs import ShownJobs
 
-KEY, GONE = JobKey("lab", "cartpole"), JobKey("lab", "gone")
+KEY = JobKey("lab", "cartpole")
 
 
 def stored(version: int, **spec: Any) -> Manifest:
@@ -85,6 +85,12 @@ async def lists() -> AsyncIterator[Lists]:
 
 
 @pytest.fixture
+async def api(lists: Lists) -> AsyncIterator[Api]:
+    async with Api(lists.connect) as api:
+        yield api
+
+
+@pytest.fixture
 async def operator(lists: Lists) -> AsyncIterator[Operator]:
     """An operator without tasks: only the test takes keys from its queue."""
     operator = Operator(Settings(port=0, workers=0), lists.connect, lambda _: NatsInMemory(), SHARED)
@@ -104,7 +110,7 @@ async def test_no_job_is_reconciled_before_all_kinds_are_listed(lists: Lists, op
     assert {KINDS[kind].plural for kind in WATCHED} <= {*lists.asked}
 
 
-async def test_leader_that_cannot_renew_its_lease_looks_at_no_job(lists: Lists, operator: Operator) -> None:
+async def test_leader_that_cannot_renew_its_lease_looks_at_no_job(api: Api, operator: Operator) -> None:
     class Looks(Reconciler):
         looked = 0
 
@@ -112,15 +118,14 @@ async def test_leader_that_cannot_renew_its_lease_looks_at_no_job(lists: Lists, 
             self.looked += 1
             return ReconcileResult()
 
-    async with Api(lists.connect) as api:
-        reconciler = Looks(api, operator.cache, NatsInMemory(), SHARED, operator.settings)
-        operator._leadership = Leadership(api, "lab", "rollfleet", "first")  # it has renewed nothing yet
-        assert await take_job(operator) == KEY
-        await operator._reconcile(reconciler, KEY)
-        assert reconciler.looked == 0, "another operator may lead, and a look writes to NATS"
-        operator._leadership = None
-        await operator._reconcile(reconciler, KEY)
-        assert reconciler.looked == 1
+    reconciler = Looks(api, operator.cache, NatsInMemory(), SHARED, operator.settings)
+    operator._leadership = Leadership(api, "lab", "rollfleet", "first")  # it has renewed nothing yet
+    assert await take_job(operator) == KEY
+    await operator._reconcile(reconciler, KEY)
+    assert reconciler.looked == 0, "another operator may lead, and a look writes to NATS"
+    operator._leadership = None
+    await operator._reconcile(reconciler, KEY)
+    assert reconciler.looked == 1
 
 
 async def test_operator_with_a_task_that_ended_is_not_alive(operator: Operator) -> None:
@@ -131,7 +136,7 @@ async def test_operator_with_a_task_that_ended_is_not_alive(operator: Operator) 
 
 
 async def test_reconciliation_that_hangs_is_given_up_and_tried_again(
-    lists: Lists, operator: Operator, monkeypatch: pytest.MonkeyPatch
+    api: Api, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Hangs(Reconciler):
         async def reconcile(self, key: JobKey) -> ReconcileResult:
@@ -139,13 +144,12 @@ async def test_reconciliation_that_hangs_is_given_up_and_tried_again(
             raise AssertionError
 
     monkeypatch.setattr("rollfleet_operator.program.STUCK_S", 0.01)
-    async with Api(lists.connect) as api:
-        key = await operator.queue.take()
-        await operator._reconcile(Hangs(api, operator.cache, NatsInMemory(), SHARED, operator.settings), key)
+    key = await operator.queue.take()
+    await operator._reconcile(Hangs(api, operator.cache, NatsInMemory(), SHARED, operator.settings), key)
     assert await take_job(operator) == KEY
 
 
-async def test_others_work_between_two_looks_that_wait_for_nothing(lists: Lists, operator: Operator) -> None:
+async def test_others_work_between_two_looks_that_wait_for_nothing(api: Api, operator: Operator) -> None:
     class Looks(Reconciler):
         async def reconcile(self, key: JobKey) -> ReconcileResult:
             seen.append(key.name)
@@ -160,30 +164,28 @@ async def test_others_work_between_two_looks_that_wait_for_nothing(lists: Lists,
 
     assert await take_job(operator) == KEY
     seen, looked = list[str](), asyncio.Event()
-    async with Api(lists.connect) as api:
-        looks = Looks(api, operator.cache, NatsInMemory(), SHARED, operator.settings)
-        for name in ("a", "b"):
-            operator.queue.add(JobKey("lab", name))
-        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-            working = [tasks.create_task(operator._keep_reconciling(looks)), tasks.create_task(work())]
-            await looked.wait()
-            for task in working:
-                task.cancel()
+    looks = Looks(api, operator.cache, NatsInMemory(), SHARED, operator.settings)
+    for name in ("a", "b"):
+        operator.queue.add(JobKey("lab", name))
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        working = [tasks.create_task(operator._keep_reconciling(looks)), tasks.create_task(work())]
+        await looked.wait()
+        for task in working:
+            task.cancel()
     assert "others" in seen[seen.index("a") : seen.index("b")]
 
 
 async def test_lasting_problem_of_a_job_is_logged_once_with_the_time_of_the_next_attempt(
-    lists: Lists, operator: Operator, caplog: pytest.LogCaptureFixture
+    api: Api, operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Fails(Reconciler):
         async def reconcile(self, key: JobKey) -> ReconcileResult:
             return ReconcileResult(0.2, OperatorError(problems.pop(0)))
 
     problems = ["no space", "no space", "no space", "no right"]
-    async with Api(lists.connect) as api:
-        reconciler = Fails(api, operator.cache, NatsInMemory(), SHARED, operator.settings)
-        while problems:
-            await operator._reconcile(reconciler, await operator.queue.take())
+    reconciler = Fails(api, operator.cache, NatsInMemory(), SHARED, operator.settings)
+    while problems:
+        await operator._reconcile(reconciler, await operator.queue.take())
     assert caplog.messages == [f"lab/cartpole: {problem}; retry in 0.2 s" for problem in ("no space", "no right")]
 
 
@@ -203,29 +205,27 @@ async def test_dropped_messages_are_among_the_metrics(operator: Operator) -> Non
     assert b"rollfleet_messages_dropped_total 0.0" in operator.metrics.exposition()
 
 
-async def test_invalid_job_is_reported_once_the_status_interval_is_over(lists: Lists) -> None:
+async def test_invalid_job_is_reported_once_the_status_interval_is_over(api: Api, lists: Lists) -> None:
     now_s, cache, settings = [1_800_000_000.0], Cache(), Settings(status_interval_s=5.0)
-    async with Api(lists.connect) as api:
-        reconciler = Reconciler(api, cache, NatsInMemory(), SHARED, settings, lambda: now_s[0])
-        cache.put(stored(6, workers=-1))
-        assert await reconciler.reconcile(KEY) == ReconcileResult()
-        now_s[0] += 1
-        cache.put(stored(8, workers="many"))
-        next_s = (await reconciler.reconcile(KEY)).next_s
-        assert next_s == 4.0
-        now_s[0] += next_s
-        assert await reconciler.reconcile(KEY) == ReconcileResult()
+    reconciler = Reconciler(api, cache, NatsInMemory(), SHARED, settings, lambda: now_s[0])
+    cache.put(stored(6, workers=-1))
+    assert await reconciler.reconcile(KEY) == ReconcileResult()
+    now_s[0] += 1
+    cache.put(stored(8, workers="many"))
+    next_s = (await reconciler.reconcile(KEY)).next_s
+    assert next_s == 4.0
+    now_s[0] += next_s
+    assert await reconciler.reconcile(KEY) == ReconcileResult()
     assert [status["observedGeneration"] for status in lists.statuses] == [6, 8]
 
 
-async def test_defect_of_the_operator_is_on_the_page(lists: Lists) -> None:
+async def test_defect_of_the_operator_is_on_the_page(api: Api, lists: Lists) -> None:
     async def defect(_: CollectorJob) -> None:
         raise ZeroDivisionError
 
     cache, nats = Cache(), NatsInMemory()
     page, nats.on_publish = ShownJobs(cache, PodLogs(cache, lists.connect)), defect
-    async with Api(lists.connect) as api:
-        cache.put(stored(6))
-        result = await Reconciler(api, cache, nats, SHARED, Settings(), page=page).reconcile(KEY)
+    cache.put(stored(6))
+    result = await Reconciler(api, cache, nats, SHARED, Settings(), page=page).reconcile(KEY)
     assert "ZeroDivisionError" in str(result.problem)
     assert page.jobs()["/".join(KEY)].row.diagnosis.reason == "OperatorError"

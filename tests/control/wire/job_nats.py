@@ -112,9 +112,9 @@ class OrganisationNats(NatsProcess):
         return NatsAccess.on(self.url, self.given, InstallationKey(bytes(KEY_BYTES)))
 
 
-def memory_mib(pid: int, line: str = "VmHWM") -> int:
-    """The most memory that a process has had; `VmRSS`: what it has now."""
-    found = re.search(rf"{line}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+def memory_mib(pid: int) -> int:
+    """The most memory that a process has had."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found
     return int(found[1]) >> 10
 

@@ -6,7 +6,7 @@ import pytest
 from tests.control.wire.job_nats import OrganisationNats, Site
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerStatus, pack
+from rollfleet_api.messages import Control, LearnerPhase, WorkerStatus, pack
 from rollfleet_api.nats_server import OWNER
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
@@ -15,7 +15,6 @@ from rollfleet_operator.nats.server_port import NatsOnServers
 from rollfleet_operator.nats_port import JobKey
 
 WORKER = WorkerStatus(worker=1, incarnation=0)
-LEARNER = LearnerStatus(session=1, version=3, applied_version=2, frames=64, batches=2, time_s=1.0)
 CONTROL = Control(session=1, phase=LearnerPhase.RUN, round=0, version=3)
 
 
@@ -93,17 +92,6 @@ async def test_a_later_job_of_the_same_name_starts_empty_on_an_organisations_nat
     assert (await second.heartbeats(Site.job(uid="uid-2"))).control is None
     for nats in (first, second):
         await nats.close()
-
-
-async def test_another_job_of_the_same_name_starts_with_nothing_of_the_first(site: Site) -> None:
-    first = await site.start(uid="uid-1")
-    await site.speak(first, Role.LEARNER, {subjects_of(first).learner: LEARNER})
-    await site.heard(first, lambda found: found.learner == LEARNER)
-    site.without_server(first)
-    second = await site.start(uid="uid-2")
-    heard = await site.nats.heartbeats(second)
-    assert heard.learner is None
-    assert not heard.workers
 
 
 async def test_heartbeats_of_many_workers_are_all_read_by_the_first_call(site: Site) -> None:

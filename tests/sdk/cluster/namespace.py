@@ -79,12 +79,11 @@ class Namespace:
         self._core.patch_node_status(name, {"status": {"addresses": addresses, "daemonEndpoints": endpoint}})
         self._nodes.append(name)
 
-    def event(
-        self, uid: str, message: str, *, time: str, job: str = "cartpole", reason: str = "ImagePullFailed"
-    ) -> None:
-        subject = {"kind": "CollectorJob", "name": job, "namespace": self.name, "uid": uid}
-        what = {"type": "Warning", "reason": reason, "message": message, "lastTimestamp": time}
-        metadata = {"generateName": f"{job}-"}
+    def event(self, uid: str, message: str, *, time: str) -> None:
+        """Something is wrong with the job `cartpole`."""
+        subject = {"kind": "CollectorJob", "name": "cartpole", "namespace": self.name, "uid": uid}
+        what = {"type": "Warning", "reason": "ImagePullFailed", "message": message, "lastTimestamp": time}
+        metadata = {"generateName": "cartpole-"}
         self.create({"apiVersion": "v1", "kind": "Event", "metadata": metadata, "involvedObject": subject, **what})
 
     def limit(self, hard: dict[str, str]) -> None:

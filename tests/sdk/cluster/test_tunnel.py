@@ -79,7 +79,8 @@ def test_a_missing_pod_and_a_missing_right_are_named(api_server: ApiServer, api:
     with pytest.raises(ClusterError, match=missing):
         Tunnel(api, api.namespace, PODS, 4222)
     other = ClusterApi(kubeconfig=api_server.kubeconfig(OTHER_TOKEN), namespace=api.namespace)
-    forbidden = f"you may not forward a port of Pod {api.namespace}/nats-0: ask .* ClusterRole rollfleet-user"
+    role = f"the ClusterRole rollfleet-user in namespace {api.namespace}"
+    forbidden = f"you may not forward a port of Pod {api.namespace}/nats-0: ask the cluster's administrators for {role}"
     with pytest.raises(ClusterError, match=forbidden):
         Tunnel(other, api.namespace, PODS, 4222)
 

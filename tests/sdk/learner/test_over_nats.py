@@ -8,8 +8,7 @@ import pytest
 import torch
 from tests.job_server import Connect, Server, actor_critic, always
 
-from rollfleet.errors import JobEnded, MessageTooLarge, NoWeights
-from rollfleet.nats.streams import deprovision
+from rollfleet.errors import MessageTooLarge, NoWeights
 
 ENV, COLLECT = {"id": "CartPole-v1", "numEnvs": 4}, {"framesPerBatch": 64, "exploration": "Mode"}
 SYNC: dict[str, Any] = {"mode": "Sync", "workers": 2, "env": ENV, "collect": COLLECT}
@@ -69,16 +68,6 @@ def test_weights_with_too_many_parameters_are_refused(server: Server, connect: C
     collector.update_policy_weights_({f"layer{number}.weight": torch.zeros(1) for number in range(20_000)})
     with pytest.raises(MessageTooLarge, match="20,000 parameters"):
         next(collector)
-
-
-def test_a_learner_of_a_deleted_job_raises_job_ended(server: Server, connect: Connect) -> None:
-    server.start_workers(**ASYNC)
-    collector = connect(actor_critic())
-    next(collector)
-    admin = server.link()
-    admin.call(deprovision(admin), timeout_s=5)
-    with pytest.raises(JobEnded, match="default/test was deleted"):
-        list(collector)
 
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])

@@ -109,7 +109,9 @@ def test_a_worker_renews_a_lost_lease(server: Server) -> None:
     assert [transport.incarnation for transport in ports] == [0, 1, 2]
 
 
-def test_a_worker_of_a_deleted_job_ends(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_and_learner_of_a_deleted_job_end(
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(presence, "DELETED_AFTER_S", 2.0)
     job = server.provision(**ASYNC | {"workers": 1, "policy": {"random": {}}})
     worker = server.start_worker(job, 0)
@@ -122,5 +124,5 @@ def test_a_worker_of_a_deleted_job_ends(server: Server, connect: Connect, monkey
     assert isinstance(worker.error, JobEnded)
     assert worker.status is not None
     assert worker.status.state is WorkerState.LEFT
-    with pytest.raises(JobEnded):
+    with pytest.raises(JobEnded, match="default/test was deleted"):
         list(islice(collector, 10))

@@ -64,9 +64,9 @@ class Versions:
         for index, chunk in cut.items():
             link.call(link.store(link.subjects.weights_of(None, version, index), chunk), timeout_s=10)
 
-    def inbox(self, of: WeightLayout | None = None) -> tuple[Link, NatsWeightsInbox]:
+    def inbox(self) -> tuple[Link, NatsWeightsInbox]:
         link = self._server.link(Role.WORKER)
-        inbox = NatsWeightsInbox(link, 0, of or layout(), threading.Condition())
+        inbox = NatsWeightsInbox(link, 0, layout(), threading.Condition())
         link.call(inbox.start(), timeout_s=10)
         return link, inbox
 
@@ -83,12 +83,6 @@ def newest(inbox: NatsWeightsInbox) -> tuple[int, float]:
         return 0, 0.0
     (value,) = set(weights.data.view(np.float32).tolist())
     return weights.version, value
-
-
-def test_a_worker_that_joins_reads_the_newest_whole_version(versions: Versions) -> None:
-    for number in (1, 2):
-        versions.store(number)
-    assert newest(versions.inbox()[1]) == (2, 2.0)
 
 
 @pytest.mark.parametrize("torn", [[], [0], [0, 1, 2, 3], [1, 2, 3, 4]])

@@ -14,9 +14,10 @@ def heartbeat(worker: int, state: WorkerState = WorkerState.COLLECTING, incarnat
     return WorkerStatus(worker=worker, incarnation=incarnation, state=state)
 
 
-def roster(workers: int = 3) -> Roster:
-    complete = Roster(workers, suspect_after_s=SUSPECT_AFTER_S)
-    for worker in range(workers):
+def roster() -> Roster:
+    """Three workers, of which each was heard."""
+    complete = Roster(3, suspect_after_s=SUSPECT_AFTER_S)
+    for worker in range(3):
         complete.hear(heartbeat(worker))
     return complete
 
