@@ -14,9 +14,9 @@ class Sender:
     def __init__(self, server: Server, worker: int) -> None:
         self._transport = NatsWorkerTransport(server.link(Role.WORKER), worker)
 
-    def send(self, *values: float, round_: int = 0, version: int = 1) -> None:
+    def send(self, *values: float, session: int = 1, round_: int = 0, version: int = 1) -> None:
         """Send a batch for each value, whose observations all have that value. It keeps them until they are taken."""
-        meta = BatchMeta(session=1, round=round_, version=version, frames=6)
+        meta = BatchMeta(session=session, round=round_, version=version, frames=6)
         for value in values:
             self._transport.send(fragment(value), meta)
 

@@ -43,6 +43,18 @@ def test_more_workers_are_published_before_they_start(lab: Lab) -> None:
     assert seen == [(4, 2)]
 
 
+@pytest.mark.parametrize("queue", [{}, {"kueue.x-k8s.io/queue-name": "gpus"}])
+def test_suspended_job_has_no_runs_and_a_resumed_one_has_new_ones(lab: Lab, queue: dict[str, str]) -> None:
+    lab.apply(labels=queue)
+    before = lab.run()
+    lab.apply(labels=queue, suspend=True)
+    lab.wait_condition("Suspended", "Suspended")
+    wait_for(lambda: not lab.runs())
+    lab.apply(labels=queue, suspend=False)
+    lab.wait_condition("Suspended", "NotSuspended", "False")
+    assert lab.run()["metadata"]["uid"] != before["metadata"]["uid"]
+
+
 def test_edit_wins_over_a_decision_of_the_autoscaler(lab: Lab) -> None:
     edits: list[str] = []
 

@@ -252,11 +252,11 @@ def test_a_completed_job_does_not_end_ranks_that_come_before_the_next_rank_0(ser
     assert [len(each) for each in running.result(PATIENCE_S)] == [2, 2]
 
 
-def rank_1(server: Server, connect: Connect) -> tuple[Collector, Sender, Sender]:
-    """Return rank 1 of 2, whose leader is in round 3, and its workers, 1 and 3."""
+def rank_1(server: Server, connect: Connect, *, session: int = 1, round_: int = 3) -> tuple[Collector, Sender, Sender]:
+    """Return rank 1 of 2, whose leader is in this session and round, and its workers, 1 and 3."""
     server.provision(**SENT | {"mode": "Sync", "collect": {"framesPerBatch": 64}})
     admin = server.link()
-    control = Control(session=1, phase=LearnerPhase.RUN, round=3, version=1)
+    control = Control(session=session, phase=LearnerPhase.RUN, round=round_, version=1)
     admin.call(admin.js.publish(admin.subjects.control, pack(control)))
     return connect(rank=1, ranks=2), Sender(server, 1), Sender(server, 3)
 
@@ -273,6 +273,15 @@ def test_a_round_that_rank_0_has_left_is_not_waited_for(server: Server, connect:
     three.send(3.4, round_=4)
     assert of_workers(collector) == pytest.approx([1.4, 3.4])
     assert collector.stats().stale == 1
+
+
+def test_fragments_for_an_earlier_session_are_dropped(server: Server, connect: Connect) -> None:
+    collector, *senders = rank_1(server, connect, session=2, round_=9)
+    for number, sender in enumerate(senders, 1):
+        sender.send(0.0, session=1, round_=8)
+        sender.send(float(number), session=2, round_=9)
+    assert of_workers(collector) == [1.0, 2.0]
+    assert collector.stats().stale == 2
 
 
 def test_a_fragment_collected_twice_is_yielded_once(server: Server, connect: Connect) -> None:

@@ -20,7 +20,7 @@ from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.job import Compression
-from rollfleet_api.messages import Control, LearnerPhase, WorkerState, pack
+from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack
 from rollfleet_api.permissions import Role
 
 PLAIN = {"compression": "None"}  # equal numbers would make small batches
@@ -147,6 +147,20 @@ def test_corrupt_batches_are_dropped_and_counted_and_later_ones_arrive(server: S
     publish(link, 7.0, of(0, 2))
     assert values(collector, 1) == [7.0]
     assert collector.stats().corrupt == 5
+
+
+def test_half_a_batch_of_a_dead_worker_does_not_block_its_next_incarnation(server: Server, connect: Connect) -> None:
+    server.provision(**RANDOM)
+    collector, dead = connect(), server.link(Role.WORKER)
+    transport = NatsWorkerTransport(dead, 0)
+    publish(dead, 1.0, of(0, 0), chunk_bytes=256, chunks=slice(2))  # then it dies
+    transport.close()
+    alive = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    assert alive.incarnation == 1
+    sending = alive.send(fragment(2.0), META)
+    alive.report(WorkerStatus(worker=0, incarnation=alive.incarnation))
+    assert values(collector, 1) == [2.0]
+    sending.delivered.result(5)
 
 
 @pytest.mark.parametrize("size", [4, LARGE])
