@@ -45,9 +45,17 @@ ASYNC: dict[str, Any] = {
 SYNC: dict[str, Any] = ASYNC | {"mode": "Sync"}
 
 
-def publish(link: Link, value: float, identity: Identity, *, chunk_bytes: int = 1 << 16) -> None:
-    """Publish the chunks of a batch, which no worker keeps. Wait until the server has them."""
-    for chunk in split(pack_fragment(fragment(value), META), identity, max_chunk_bytes=chunk_bytes):
+def publish(
+    link: Link,
+    value: float,
+    identity: Identity,
+    *,
+    chunk_bytes: int = 1 << 16,
+    chunks: slice = slice(None),
+) -> None:
+    """Publish these chunks of a batch, which no worker keeps. Wait until the server has them."""
+    cut = split(pack_fragment(fragment(value), META), identity, max_chunk_bytes=chunk_bytes)
+    for chunk in list(cut)[chunks]:
         link.call(link.publish(link.subjects.chunk(identity.worker), chunk), timeout_s=5)
     link.call(link.flush(), timeout_s=5)
 
