@@ -25,7 +25,7 @@ import torch
 
 import nats_job
 import rollfleet
-from rollfleet.data.batch import Fragment
+from rollfleet.data.batch import EPISODES, Fragment
 from rollfleet.nats.embedded_server import NatsServer
 from rollfleet.nats.link import Link
 from rollfleet.nats.worker_transport import NatsWorkerTransport
@@ -66,8 +66,7 @@ def fragment_of(observations: torch.Tensor) -> Fragment:
             ("collector", "traj_ids"): torch.zeros(envs, steps, dtype=torch.int64),
         },
         final={("observation",): observations[:, -1].clone()},
-        episode_returns=torch.empty(0, dtype=torch.float64),
-        episode_lengths=torch.empty(0, dtype=torch.int64),
+        episodes={name: torch.empty(0, dtype=dtype) for name, dtype in EPISODES.items()},
         version=0,
     )
 

@@ -53,6 +53,12 @@ OPTIONAL: Layout = {
     IS_INIT: (torch.bool, (1,)),
 }
 
+Episodes: TypeAlias = dict[str, Tensor]
+"""What is said of the episodes that ended in a fragment, [m] each, in order of their end: `EPISODES`."""
+
+EPISODES = {"returns": torch.float64, "lengths": torch.int64}
+"""Sums of rewards, and frames of the environment."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
@@ -69,8 +75,7 @@ class Fragment:
             bool [envs, T, 1], (next, info, ...) float64 [envs, T, ...].
         final: [n, ...] for each leaf of the observation and of the hidden state: the true next values of frames that
             ended an episode or are the last of their row, in row-major (env, t) order.
-        episode_returns: float64 [m], of the episodes that ended in this fragment, in order of their end.
-        episode_lengths: int64 [m], in frames of the environment.
+        episodes: The episodes that ended in this fragment.
         version: The version of the policy that acted.
         structure: The form of frames that are TensorDicts from the start, of TorchRL's environments; None: the layout
             above. With it, `steps` holds all keys, also those under `next`, except those that `final` rebuilds.
@@ -78,8 +83,7 @@ class Fragment:
 
     steps: dict[Key, Tensor]
     final: dict[Key, Tensor]
-    episode_returns: Tensor
-    episode_lengths: Tensor
+    episodes: Episodes
     version: int
     structure: Structure | None = None
 
@@ -163,17 +167,10 @@ def _check_size(fragment: Fragment) -> None:
         raise MessageCorrupt(f"a fragment without {TRAJECTORY} of int64")
     if not fragment.final.keys() <= steps.keys():
         raise MessageCorrupt(f"final observations for {sorted(fragment.final)}, which are not in the fragment")
-    returns, lengths = fragment.episode_returns, fragment.episode_lengths
-    if (
-        returns.dtype != torch.float64
-        or lengths.dtype != torch.int64
-        or returns.ndim != 1
-        or returns.shape != lengths.shape
-    ):
-        raise MessageCorrupt(
-            f"episode returns {returns.dtype} {tuple(returns.shape)} and lengths {lengths.dtype} "
-            f"{tuple(lengths.shape)}; expected float64 [m] and int64 [m]"
-        )
+    ended = {name: (value.dtype, tuple(value.shape)) for name, value in fragment.episodes.items()}
+    m = fragment.episodes["returns"].numel() if "returns" in ended else 0
+    if ended != {name: (dtype, (m,)) for name, dtype in EPISODES.items()}:
+        raise MessageCorrupt(f"numbers of episodes: {ended}; expected {EPISODES}, [m] each")
     if not 0 <= fragment.version < 1 << 63:
         raise MessageCorrupt(f"policy version {fragment.version} is out of range")
     trajectories = steps[TRAJECTORY]

@@ -39,9 +39,9 @@ class Tally:
             self.frames += arrival.meta.frames
             self.nbytes += arrival.nbytes
             self.lag = max(0, newest - count_of(arrival.meta.version))
-            self.episodes += len(arrival.episode_returns)
-            self.episode_returns.extend(arrival.episode_returns.tolist())
-            self.episode_lengths.extend(arrival.episode_lengths.tolist())
+            self.episodes += len(arrival.episodes["returns"])
+            self.episode_returns.extend(arrival.episodes["returns"].tolist())
+            self.episode_lengths.extend(arrival.episodes["lengths"].tolist())
         self.batches += 1
 
     def take_back(self, arrivals: Sequence[Arrival]) -> None:

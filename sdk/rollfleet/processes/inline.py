@@ -151,8 +151,7 @@ class InlineTransport(Transport):
             incarnation=0,
             sequence=self._sequence,
             meta=meta,
-            episode_returns=fragment.episode_returns,
-            episode_lengths=fragment.episode_lengths,
+            episodes=fragment.episodes,
             batch=batch,
             nbytes=sum(tensor.nbytes for tensor in fragment.steps.values()),
         )

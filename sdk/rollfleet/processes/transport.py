@@ -222,8 +222,7 @@ class ProcessesTransport(Transport):
             incarnation=handle.incarnation,
             sequence=ready.sequence,
             meta=meta,
-            episode_returns=fragment.episode_returns,
-            episode_lengths=fragment.episode_lengths,
+            episodes=fragment.episodes,
             batch=batch,
             nbytes=ready.nbytes,
         )

@@ -96,8 +96,7 @@ class Recording:
             incarnation=identity.incarnation,
             sequence=identity.sequence,
             meta=record.meta,
-            episode_returns=fragment.episode_returns,
-            episode_lengths=fragment.episode_lengths,
+            episodes=fragment.episodes,
             batch=batch if self._device is None else batch.to(self._device),
             nbytes=record.nbytes,
         )

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from rollfleet.data.batch import Episodes
 from rollfleet.data.tensor_memory import Array
 
 
@@ -36,12 +36,12 @@ class EpisodeCounts:
         self.returns[envs] = 0.0
         self.lengths[envs] = 0
 
-    def take(self) -> tuple[Tensor, Tensor]:
-        """Return and clear returns float64 [m] and lengths int64 [m] of ended episodes, in order of their end."""
+    def take(self) -> Episodes:
+        """Return and clear what is said of ended episodes."""
         returns = np.concatenate([np.zeros(0), *(returns for returns, _ in self._ended)])
         lengths = np.concatenate([np.zeros(0, dtype=np.int64), *(lengths for _, lengths in self._ended)])
         self.ended, self._ended = 0, []
-        return torch.from_numpy(returns), torch.from_numpy(lengths)
+        return {"returns": torch.from_numpy(returns), "lengths": torch.from_numpy(lengths)}
 
 
 class FinalObservations:

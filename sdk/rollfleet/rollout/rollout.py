@@ -177,16 +177,13 @@ class Rollout:
             storage, collected = self._run(version, random_actions, stop)
             frames = int(collected.frames[0])
             recorded = {key: tensor[:, :frames].contiguous() for key, tensor in storage.tensors.items()}
-            returns, lengths = self._episodes.take()
             final = {
                 key: _as_tensor(leaf, recorded[key].dtype)
                 for key, leaf in zip(self._actor.carried_keys, collected.finals, strict=True)
             }
-            fragment = Fragment(
-                steps=recorded, final=final, episode_returns=returns, episode_lengths=lengths, version=version
-            )
+            fragment = Fragment(steps=recorded, final=final, episodes=self._episodes.take(), version=version)
         self._track(fragment.steps)
-        self._suspicions.check(fragment.steps, self._infos, ended=len(fragment.episode_lengths) > 0)
+        self._suspicions.check(fragment.steps, self._infos, ended=len(fragment.episodes["lengths"]) > 0)
         for key in self._actor.private_keys:
             del fragment.steps[key], fragment.final[key]
         self._in_collect = False

@@ -136,13 +136,11 @@ class TensorDictRollout:
             self._explain(error)
             raise
         tensors, structure = flatten(batch)
-        returns, lengths = self._episodes.take()
         self._in_collect, self._worked = False, True
         return Fragment(
             steps={key: value.contiguous() for key, value in tensors.items()},
             final={},
-            episode_returns=returns,
-            episode_lengths=lengths,
+            episodes=self._episodes.take(),
             version=version,
             structure=structure,
         )

@@ -98,8 +98,7 @@ class WholeTrajectories:
         return Fragment(
             steps=steps,
             final=final,
-            episode_returns=steps[REWARD].double().sum((1, 2))[ended],
-            episode_lengths=lengths[ended],
+            episodes={"returns": steps[REWARD].double().sum((1, 2))[ended], "lengths": lengths[ended]},
             version=version,
         )
 

@@ -57,8 +57,8 @@ def a_batch_matches_its_meta(make: MakeRig) -> None:
     assert arrival.batch["mark"].unique().tolist() == [0.5]
     assert arrival.batch["collector", "policy_version"].unique().tolist() == [3]
     assert arrival.nbytes > arrival.batch["observation"].nbytes
-    assert arrival.episode_returns.dtype is torch.float64
-    assert arrival.episode_lengths.shape == arrival.episode_returns.shape
+    assert arrival.episodes["returns"].dtype is torch.float64
+    assert arrival.episodes["lengths"].shape == arrival.episodes["returns"].shape
 
 
 def a_batch_keeps_its_values_while_its_worker_continues(make: MakeRig) -> None:

@@ -11,8 +11,8 @@ from rollfleet_api.ranks import ALONE, Rank
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
-    from torch import Tensor
 
+    from rollfleet.data.batch import Episodes
     from rollfleet.schemes import Layout
     from rollfleet.weights.layout import State
     from rollfleet_api.job import CollectorJob
@@ -28,8 +28,7 @@ class Arrival:
         sequence: Its number in that incarnation, from 0.
         meta: Session, round, version and number of frames.
         batch: TensorDict `[envs, T]`, on the learner's device if it named one. The learner owns its memory.
-        episode_returns: float64 `[episodes]`: sums of rewards of the episodes that ended in it.
-        episode_lengths: int64 `[episodes]`: their lengths in frames.
+        episodes: The episodes that ended in it: `returns`, float64 `[m]`, and `lengths` in frames, int64 `[m]`.
         nbytes: Its size on the wire.
         process: See `Identity` of `rollfleet.wire`; 0: no two processes have the same incarnation.
     """
@@ -39,8 +38,7 @@ class Arrival:
     sequence: int
     meta: BatchMeta
     batch: "TensorDict"
-    episode_returns: "Tensor"
-    episode_lengths: "Tensor"
+    episodes: "Episodes"
     nbytes: int
     process: int = 0
 

@@ -16,7 +16,6 @@ from rollfleet_api.messages import BatchMeta, MessageInvalid, pack, unpack
 from rollfleet_api.versions import count_of
 
 _STEPS, _FINAL, _EPISODES = "steps", "final", "episodes"
-_RETURNS, _LENGTHS = (_EPISODES, "returns"), (_EPISODES, "lengths")
 _STRUCTURE = ("structure", "json")  # of TorchRL's environments only
 _FOLDED = tuple(f"folded {part}" for part in Folded._fields)
 
@@ -49,7 +48,7 @@ def pack_fragment(
         else:
             tensors |= {(part, *key): value for part, value in zip(_FOLDED, stacks, strict=True)}
     tensors |= {(_FINAL, *key): tensor for key, tensor in fragment.final.items()}
-    tensors |= {_RETURNS: fragment.episode_returns, _LENGTHS: fragment.episode_lengths}
+    tensors |= {(_EPISODES, name): tensor for name, tensor in fragment.episodes.items()}
     return encode(pack(meta), tensors, checksum=checksum, compression=compression)
 
 
@@ -64,12 +63,11 @@ def unpack_fragment(
     header, tensors = decode(buffer, checksum=checksum, allocate=allocate)
     try:
         meta = unpack(BatchMeta, header)
-        returns, lengths = tensors.pop(_RETURNS), tensors.pop(_LENGTHS)
         form = tensors.pop(_STRUCTURE, None)
         structure = None if form is None else unpack(Structure, bytes(form.numpy()))
-    except (MessageInvalid, KeyError) as error:
+    except MessageInvalid as error:
         raise MessageCorrupt(f"no batch: {error}") from error
-    parts: dict[str, dict[Key, Tensor]] = {part: {} for part in (_STEPS, _FINAL, *_FOLDED)}
+    parts: dict[str, dict[Key, Tensor]] = {part: {} for part in (_STEPS, _FINAL, _EPISODES, *_FOLDED)}
     for (part, *key), tensor in tensors.items():
         if part not in parts or not key:
             raise MessageCorrupt(f"no batch: it holds {(part, *key)}")
@@ -77,8 +75,7 @@ def unpack_fragment(
     fragment = Fragment(
         steps={**parts[_STEPS], **_unfolded(parts, allocate)},
         final=parts[_FINAL],
-        episode_returns=returns,
-        episode_lengths=lengths,
+        episodes={".".join(key): tensor for key, tensor in parts[_EPISODES].items()},
         version=count_of(meta.version),
         structure=structure,
     )

@@ -173,7 +173,7 @@ class Worker:
             self._hooks.post_collect_hook(to_batch(fragment).clone())  # it may keep what it got
         frames = fragment.frames
         self._add(frames=frames)
-        self._returns.extend(fragment.episode_returns.tolist())
+        self._returns.extend(fragment.episodes["returns"].tolist())
         self.status = replace(
             self.status,
             frames_per_second=frames / (time.perf_counter() - began),

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from tests.sdk.wire.dtypes import DTYPES
 from torch import Tensor
 
-from rollfleet.data.batch import IS_INIT, MASK, STEP_COUNT, Fragment, Key, join, to_batch
+from rollfleet.data.batch import EPISODES, IS_INIT, MASK, STEP_COUNT, Fragment, Key, join, to_batch
 from rollfleet.data.splitting import split_trajectories
 from rollfleet.data.tensor_tree import Group
 from rollfleet.errors import MessageCorrupt
@@ -34,8 +34,7 @@ def fragment(envs: int = 2, time: int = 4) -> Fragment:
             ("collector", "traj_ids"): torch.zeros(envs, time, dtype=torch.int64),
         },
         final={OBSERVATION: torch.tensor([[-1.0], [-2.0], [-3.0]])},
-        episode_returns=torch.zeros(1, dtype=torch.float64),
-        episode_lengths=torch.zeros(1, dtype=torch.int64),
+        episodes={name: torch.zeros(1, dtype=dtype) for name, dtype in EPISODES.items()},
         version=7,
     )
 
@@ -84,8 +83,8 @@ def without(key: Key) -> Fragment:
         replace(fragment(), final={("action",): torch.zeros(3, dtype=torch.int64)}),
         replace(fragment(), version=-1),
         replace(fragment(), version=1 << 63),
-        replace(fragment(), episode_returns=torch.zeros(2, dtype=torch.float64)),
-        replace(fragment(), episode_returns=torch.zeros(1)),
+        replace(fragment(), episodes=fragment().episodes | {"returns": torch.zeros(2, dtype=torch.float64)}),
+        replace(fragment(), episodes=fragment().episodes | {"returns": torch.zeros(1)}),
         with_step(FLAG, lambda flags: ~flags),
         with_step(FLAG, lambda flags: flags.int()),
         with_step(FLAG, lambda flags: flags.squeeze(-1)),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 from tests.sdk.allocations import allocates_at_most
 
+from rollfleet.data.batch import EPISODES
 from rollfleet.learner.admission import Admission, Round
 from rollfleet.learner.duplicates import INCARNATIONS, WINDOW, DuplicateFilter
 from rollfleet.transports.learner_side import Arrival
@@ -26,8 +27,7 @@ def arrival(sequence: int, *, worker: int = 0, incarnation: int = 0, session: in
         sequence=sequence,
         meta=BatchMeta(session=session, round=round, version=1, frames=8),
         batch=TensorDict({}, [2, 4]),
-        episode_returns=torch.empty(0, dtype=torch.float64),
-        episode_lengths=torch.empty(0, dtype=torch.int64),
+        episodes={name: torch.empty(0, dtype=dtype) for name, dtype in EPISODES.items()},
         nbytes=100,
     )
 

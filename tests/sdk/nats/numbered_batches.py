@@ -7,7 +7,7 @@ import torch
 from tests.sdk.wire.joined_chunks import split
 
 from rollfleet import Collector
-from rollfleet.data.batch import Fragment
+from rollfleet.data.batch import EPISODES, Fragment
 from rollfleet.nats.link import Link
 from rollfleet.wire.chunks import Identity
 from rollfleet.wire.fragment_message import pack_fragment
@@ -28,8 +28,7 @@ def fragment(value: float = 0.0, *, envs: int = 2, steps: int = 3, size: int = 4
             ("collector", "traj_ids"): torch.zeros(envs, steps, dtype=torch.int64),
         },
         final={("observation",): torch.full((envs, size), value)},
-        episode_returns=torch.empty(0, dtype=torch.float64),
-        episode_lengths=torch.empty(0, dtype=torch.int64),
+        episodes={name: torch.empty(0, dtype=dtype) for name, dtype in EPISODES.items()},
         version=1,
     )
 

@@ -91,7 +91,7 @@ def collected(
                 stop = iter([*[False] * stops, *[True] * 100]).__next__
                 fragment = rollout.collect(version=number, random_actions=random and not number, stop=stop)
                 tensors = {key: value.clone() for key, value in fragment.steps.items()}
-                found.append([tensors, fragment.structure, fragment.episode_returns, fragment.episode_lengths])
+                found.append([tensors, fragment.structure, fragment.episodes])
                 found.append([states(env.state_dict()), torch.get_rng_state()])
                 found.append(states(acting.state_dict()) if isinstance(acting, nn.Module) else None)
                 found.append(rollout._stream)

@@ -79,9 +79,9 @@ def played(rollout: Rollout) -> tuple[TensorDict, list[float], list[int]]:
         fragment = rollout.collect(version=version)
         assert all(value.is_contiguous() for value in fragment.steps.values())
         batches.append(to_batch(fragment).clone())
-        assert fragment.episode_returns.dtype == torch.float64
-        returns += fragment.episode_returns.tolist()
-        lengths += fragment.episode_lengths.tolist()
+        assert fragment.episodes["returns"].dtype == torch.float64
+        returns += fragment.episodes["returns"].tolist()
+        lengths += fragment.episodes["lengths"].tolist()
     rollout.close()
     batch = along_time(batches)
     assert not (batch["done"] | batch["terminated"] | batch["truncated"]).any()

@@ -59,5 +59,5 @@ class Generous(VectorWrapper):
 
 def test_the_reward_of_a_reset_step_counts_for_no_episode() -> None:
     fragment = rollout_of(Generous(countdowns(3, 4)), always_0, steps=20).collect(version=0)
-    assert set(fragment.episode_lengths.tolist()) == {3, 4}
-    assert fragment.episode_returns.tolist() == fragment.episode_lengths.tolist()
+    assert set(fragment.episodes["lengths"].tolist()) == {3, 4}
+    assert fragment.episodes["returns"].tolist() == fragment.episodes["lengths"].tolist()

@@ -31,7 +31,7 @@ def test_set_truncated_ends_only_trajectories_that_go_on(mode: str) -> None:
     batches: list[TensorDict] = []
     for _ in range(10):
         fragment = rollout.collect(version=0)
-        lengths |= set(fragment.episode_lengths.tolist())
+        lengths |= set(fragment.episodes["lengths"].tolist())
         batches.append(to_batch(fragment).clone())
     assert lengths == {3, 5}  # whole episodes, although trajectories end with fragments
     for batch in batches:
@@ -61,7 +61,7 @@ def test_reset_at_each_iter_starts_every_fragment_with_new_episodes_under_new_id
         ids = set(batch["collector", "traj_ids"].unique().tolist())
         assert not ids & seen
         seen |= ids
-        assert set(fragment.episode_lengths.tolist()) == {4, 7}  # cut episodes are not counted
+        assert set(fragment.episodes["lengths"].tolist()) == {4, 7}  # cut episodes are not counted
         assert not batch["next", "truncated"].any()
     assert batches[0]["observation"][:, 0, 0].tolist() == [1, 1]  # only one reset before the first fragment
     assert torch.equal(batches[0]["next", "observation"][0, -1], torch.tensor([3.0, 2.0, 0.0]))
@@ -82,7 +82,7 @@ def test_without_reset_when_done_an_ended_environment_waits_for_the_next_fragmen
         mask = batch["collector", "mask"]
         assert mask.sum(1).tolist() == [4, 6, 2]
         assert fragment.frames == 12
-        assert fragment.episode_lengths.tolist() == [2, 4]
+        assert fragment.episodes["lengths"].tolist() == [2, 4]
         for key, value in batch.exclude("collector").items(True, True):
             assert not value[~mask].any(), key
         assert (batch["collector", "traj_ids"][~mask] == -1).all()
@@ -164,7 +164,7 @@ def test_each_whole_trajectory_is_returned_once_and_none_is_cut(mode: str, steps
         assert batch.shape == (4, int(frames.max()))
         assert batch.names == [None, "time"]
         assert fragment.frames == int(frames.sum())
-        assert fragment.episode_lengths.tolist() == fragment.episode_returns.tolist() == frames.tolist()
+        assert fragment.episodes["lengths"].tolist() == fragment.episodes["returns"].tolist() == frames.tolist()
         assert torch.equal(mask, torch.arange(batch.shape[1]) < frames[:, None])
         ids = batch["collector", "traj_ids"]
         assert torch.equal(ids == -1, ~mask)
@@ -200,7 +200,7 @@ def test_a_stopped_fragment_has_complete_trajectories_or_else_incomplete_ones(mo
         return len(asked) in (2, 6)
 
     cut, whole = (rollout.collect(version=0, stop=stop) for _ in range(2))
-    assert (cut.episode_lengths.tolist(), whole.episode_lengths.tolist()) == ([], [4])
+    assert (cut.episodes["lengths"].tolist(), whole.episodes["lengths"].tolist()) == ([], [4])
     first, second = to_batch(cut).clone(), to_batch(whole).clone()
     assert first["collector", "mask"].sum(1).tolist() == [2, 2, 2]
     assert first["next", "truncated"].squeeze(-1).nonzero().tolist() == [[0, 1], [1, 1], [2, 1]]

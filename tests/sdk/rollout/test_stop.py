@@ -66,7 +66,7 @@ def test_a_fragment_is_cut_when_stop_turns_true_and_the_next_continues(mode: str
     assert_without_a_gap(joined)
     if mode != "next-step":
         ended = joined["next", "done"].squeeze(-1).sum(1).tolist()
-        lengths = torch.cat([fragment.episode_lengths for fragment in fragments])
+        lengths = torch.cat([fragment.episodes["lengths"] for fragment in fragments])
         assert sorted(lengths.tolist()) == [3] * ended[1] + [5] * ended[0]
 
 
