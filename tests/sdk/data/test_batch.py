@@ -85,6 +85,8 @@ def without(key: Key) -> Fragment:
         replace(fragment(), version=1 << 63),
         replace(fragment(), episodes=fragment().episodes | {"returns": torch.zeros(2, dtype=torch.float64)}),
         replace(fragment(), episodes=fragment().episodes | {"returns": torch.zeros(1)}),
+        replace(fragment(), episodes=fragment().episodes | {"unknown": torch.zeros(1)}),
+        replace(fragment(), episodes={"lengths": torch.zeros(1, dtype=torch.int64)}),
         with_step(FLAG, lambda flags: ~flags),
         with_step(FLAG, lambda flags: flags.int()),
         with_step(FLAG, lambda flags: flags.squeeze(-1)),
