@@ -6,7 +6,7 @@ Observations that are stacks of images are folded: see `rollfleet.wire.frame_sta
 import torch
 from torch import Tensor
 
-from rollfleet.data.batch import Fragment, compact
+from rollfleet.data.batch import EPISODES, Fragment, compact
 from rollfleet.data.tensor_tree import Structure
 from rollfleet.errors import MessageCorrupt
 from rollfleet.wire.codec import Allocate, Buffer, Encoded, Key, decode, empty_buffer, encode
@@ -63,11 +63,12 @@ def unpack_fragment(
     header, tensors = decode(buffer, checksum=checksum, allocate=allocate)
     try:
         meta = unpack(BatchMeta, header)
+        episodes = {name: tensors.pop((_EPISODES, name)) for name in EPISODES}
         form = tensors.pop(_STRUCTURE, None)
         structure = None if form is None else unpack(Structure, bytes(form.numpy()))
-    except MessageInvalid as error:
+    except (MessageInvalid, KeyError) as error:
         raise MessageCorrupt(f"no batch: {error}") from error
-    parts: dict[str, dict[Key, Tensor]] = {part: {} for part in (_STEPS, _FINAL, _EPISODES, *_FOLDED)}
+    parts: dict[str, dict[Key, Tensor]] = {part: {} for part in (_STEPS, _FINAL, *_FOLDED)}
     for (part, *key), tensor in tensors.items():
         if part not in parts or not key:
             raise MessageCorrupt(f"no batch: it holds {(part, *key)}")
@@ -75,7 +76,7 @@ def unpack_fragment(
     fragment = Fragment(
         steps={**parts[_STEPS], **_unfolded(parts, allocate)},
         final=parts[_FINAL],
-        episodes={".".join(key): tensor for key, tensor in parts[_EPISODES].items()},
+        episodes=episodes,
         version=count_of(meta.version),
         structure=structure,
     )
