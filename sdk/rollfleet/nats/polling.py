@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 RETRY_WAIT_S, LONGEST_RETRY_WAIT_S = 0.2, 2.0
 POLL_EVERY_S, LONGEST_POLL_S = 2.0, 10.0
-MOST_POLLS_PER_S = 20.0  # of up to 200 workers together: they would cost their server more than their batches
+MOST_POLLS_PER_S = 20.0  # of up to 200 workers together: more would cost their server more than their batches
 WARN_AFTER_S = 30.0  # of a NATS that does not answer, stores nothing, or has no space
 
 
