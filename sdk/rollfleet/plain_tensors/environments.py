@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rollfleet.data.tensor_tree import key_of
-from rollfleet.plain_tensors.known import Refused, Untranslated, check_own
+from rollfleet.plain_tensors.known import Untranslated, check_own
 from rollfleet.plain_tensors.transforms import Following, Values, keep_given, transformed
 
 Step: TypeAlias = Callable[[Values], tuple[Values, Values]]
@@ -16,28 +16,20 @@ Step: TypeAlias = Callable[[Values], tuple[Values, Values]]
 
 
 def translate_env(env: Any) -> Step | Untranslated:
-    """Read an environment as it is now, for one batch; or return what keeps it from being translated.
-
-    Example:
-        >>> from torchrl.envs import GymEnv
-        >>> env = GymEnv("CartPole-v1")
-        >>> step = translate_env(env)
-        >>> [name for (name,) in step({("action",): env.rand_action(env.reset())["action"]})[0]]
-        ['observation', 'reward', 'truncated', 'done', 'terminated']
-    """
+    """Read an environment as it is now, for one batch; or return what keeps it from being translated."""
     try:
         if torch.get_default_device().type != "cpu":
-            raise Refused("the default device")
+            raise Untranslated("the default device")
         inner = _following(env)
         if not env._simple_done or env.run_type_checks or vars(env).get("_compiled_step_and_maybe_reset"):
-            raise Refused("an environment that is compiled, checks types, or has no `done`")
+            raise Untranslated("an environment that is compiled, checks types, or has no `done`")
         dropped, from_next = env._step_mdp.exclude_from_root, env._step_mdp.keys_from_next
         if any(group is not None for group in (*dropped.values(), *from_next.values())):
-            raise Refused("an environment with groups of keys")
+            raise Untranslated("an environment with groups of keys")
         if type(env).__name__ == "ParallelEnv":  # its processes carry on, too
-            raise Refused("a ParallelEnv without transforms around it")
-    except Refused as refused:
-        return Untranslated(str(refused))
+            raise Untranslated("a ParallelEnv without transforms around it")
+    except Untranslated as kept:
+        return kept
     rewards = [(key_of(key), env.full_reward_spec[key].shape) for key in env.reward_keys]
     carried = [(name,) for name in from_next]
 
@@ -53,10 +45,32 @@ def translate_env(env: Any) -> Step | Untranslated:
     return step
 
 
+def reset_of(env: Any) -> Callable[[Values], Values] | None:
+    """Return what resets a single simulator whose transforms write the same at each reset; None: it is another."""
+    base, chain = (env.base_env, [env.transform]) if type(env).__name__ == "TransformedEnv" else (env, [])
+    written = dict.fromkeys(base.done_keys, 0)
+    for part in chain and getattr(chain[0], "transforms", chain):
+        keys, value = CONSTANT.get(type(part).__name__, ("", None))
+        limit = getattr(part, "max_steps", None)
+        if value is None or (limit is not None and limit < 1):
+            return None
+        written |= dict.fromkeys(getattr(part, keys), value)
+    if TRANSLATED[type(base).__name__] is not _gymnasium or {*env.done_keys} != {*base.done_keys}:
+        return None
+    constants = [(key_of(key), value) for key, value in written.items()]
+
+    def reset(values: Values) -> Values:
+        seen, _info = base._reset_output_transform(base._env.reset())
+        found: Values = {(name,): value for name, value in base.read_obs(seen).items()}
+        return values | found | {key: torch.full_like(values[key], value) for key, value in constants}
+
+    return reset
+
+
 def _following(env: Any) -> Following:
     name = check_own(env, "environment", TRANSLATED, ("_output_transform", "_reset_output_transform"))  # GymWrapper's
     if vars(env).get("_torchrl_native_autoreset") or (env.device is not None and env.device.type != "cpu"):
-        raise Refused("an environment that resets itself, or is not on the CPU")
+        raise Untranslated("an environment that resets itself, or is not on the CPU")
     return TRANSLATED[name](env)
 
 
@@ -65,12 +79,12 @@ def _gymnasium(env: Any) -> Following:
     from torchrl.data import Categorical, OneHot
 
     if env._is_batched or env.info_dict_reader or env.validated is False or len(env.action_keys) != 1:
-        raise Refused("a GymWrapper of a vector, with an info reader, or with several actions")
+        raise Untranslated("a GymWrapper of a vector, with an info reader, or with several actions")
     specs = [*env.observation_spec.items()]
     if not specs or any(hasattr(spec, "keys") or spec.dtype is None for _, spec in specs):
-        raise Refused("observations in groups, or of text")
+        raise Untranslated("observations in groups, or of text")
     if {*env.done_keys} != {"done", "terminated", "truncated"}:
-        raise Refused("flags other than done, terminated and truncated")
+        raise Untranslated("flags other than done, terminated and truncated")
     action, first, reward = key_of(env.action_keys[0]), specs[0][0], key_of(env.reward_key)
     action_spec, reward_spec = env.full_action_spec[env.action_keys[0]], env.reward_spec
     encode, encode_reward = _encoder(specs[0][1]), _encoder(reward_spec)
@@ -130,11 +144,11 @@ def _buffers(env: Any) -> Values:
     from tensordict import TensorDict
 
     if env.is_closed or not env._use_buffers or env._non_tensor_keys:
-        raise Refused("a batch of environments that is closed, or has no buffers")
+        raise Untranslated("a batch of environments that is closed, or has no buffers")
     kept = env.shared_tensordict_parent.get("next")
     alike = all(each.device == env.device for each in vars(env).get("_envs", ()))
     if type(kept) is not TensorDict or not alike or any(isinstance(key, tuple) for key in env._env_output_keys):
-        raise Refused("a batch of different environments, or with groups of keys")
+        raise Untranslated("a batch of different environments, or with groups of keys")
     return {(name,): value for name, value in kept.items() if name in env._selected_step_keys}
 
 
@@ -172,6 +186,9 @@ def _in_processes(env: Any) -> Following:
 
     return following
 
+
+CONSTANT = {"InitTracker": ("init_keys", 1), "RewardSum": ("out_keys", 0), "StepCounter": ("step_count_keys", 0)}
+"""The keys that a transform writes at a reset, and their value."""
 
 TRANSLATED = {"GymEnv": _gymnasium, "GymWrapper": _gymnasium, "ParallelEnv": _in_processes, "SerialEnv": _in_turn}
 TRANSLATED["TransformedEnv"] = lambda env: transformed(env.transform, env.base_env, _following(env.base_env))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rollfleet.data.tensor_tree import grouped
-from rollfleet.plain_tensors.environments import translate_env
+from rollfleet.plain_tensors.environments import reset_of, translate_env
 from rollfleet.plain_tensors.known import Untranslated
 from rollfleet.plain_tensors.policy import PlainPolicy
 from rollfleet.plain_tensors.transforms import Values
@@ -22,8 +22,8 @@ _Call: TypeAlias = Callable[[Any], Any]
 class PlainFrames:
     """Steps an environment with a policy, in the place of a loop over TensorDicts.
 
-    What is not plain takes TorchRL's own way: an untranslated environment or policy, each reset, and a policy's output
-    that is no tensor.
+    What is not plain takes TorchRL's own way: an untranslated environment or policy, a reset of several simulators or
+    of most transforms, and a policy's output that is no tensor.
 
     Attributes:
         path: What of the last batch was on plain tensors, and what kept the rest from it.
@@ -54,6 +54,7 @@ class PlainFrames:
         if isinstance(step, Untranslated) and isinstance(policy, Untranslated):
             return None
         write = None if isinstance(policy, Untranslated) else policy
+        reset = None if isinstance(step, Untranslated) else reset_of(env)
         device, dims, frames, ends = carrier.device, len(sizes), list[Any](), list[Tensor]()
         none = torch.zeros(sizes, dtype=torch.bool, device="cpu")
 
@@ -84,11 +85,13 @@ class PlainFrames:
             done = following["done",]
             over = bool(done.any())
             ends.append(done.flatten(dims).any(-1) if over else none)
-            carrier = plainly(env.maybe_reset(_tensordict(after, sizes, device))) if over else after
+            if over:
+                after = reset(after) if reset else plainly(env.maybe_reset(_tensordict(after, sizes, device)))
+            carrier = after
         return _stacked(frames, sizes, device), torch.stack(ends, dim=-1), _tensordict(carrier, sizes, device)
 
     def _tell(self, *parts: object) -> None:
-        ways = (f"TorchRL's own ({one.reason})" if isinstance(one, Untranslated) else "plain tensors" for one in parts)
+        ways = (f"TorchRL's own ({one})" if isinstance(one, Untranslated) else "plain tensors" for one in parts)
         path = "environment: {}; policy: {}".format(*ways)
         if self.path != path:
             self.path = path

@@ -1,7 +1,6 @@
 """Objects of TorchRL that do what their class does: nothing of them is overridden."""
 
 from collections.abc import Container
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from inspect import isfunction
@@ -13,22 +12,15 @@ VERSIONS = {"torchrl": ("0.14.1",), "tensordict": ("0.14.3",)}
 _OWN = ("torchrl.", "tensordict.")
 
 
-class Refused(Exception):
-    """A part has no translation. Its text is the reason; it never leaves this package."""
-
-
-@dataclass(frozen=True, slots=True)
-class Untranslated:
-    """An environment or a policy stays TorchRL's. `reason`: what of it has no translation."""
-
-    reason: str
+class Untranslated(Exception):
+    """A part of an environment or a policy has no translation, so that it stays TorchRL's. Its text is the reason."""
 
 
 def check_own(part: Any, what: str, names: Container[str], hidden: Container[str] = ()) -> str:
     """Return the name of an object's class, of which it hides no method but `hidden` ones.
 
     Raises:
-        Refused: The class is not exactly TorchRL's own of one of the names, or a method is another.
+        Untranslated: The class is not exactly TorchRL's own of one of the names, or a method is another.
     """
     from tensordict import nn
     from torchrl import envs, modules
@@ -36,14 +28,14 @@ def check_own(part: Any, what: str, names: Container[str], hidden: Container[str
     kind: Any = type(part)
     name: str = kind.__name__
     if name not in names:
-        raise Refused(f"{what} {name}")
+        raise Untranslated(f"{what} {name}")
     if kind not in [getattr(module, name, None) for module in (envs, envs.transforms, modules, nn)]:
-        raise Refused(f"{name} is not exactly TorchRL's")
+        raise Untranslated(f"{name} is not exactly TorchRL's")
     if reason := _unknown(kind):
-        raise Refused(reason)
+        raise Untranslated(reason)
     for attribute in vars(part):
         if attribute not in hidden and callable(getattr(kind, attribute, None)):
-            raise Refused(f"{name}.{attribute} is overridden")
+            raise Untranslated(f"{name}.{attribute} is overridden")
     return name
 
 

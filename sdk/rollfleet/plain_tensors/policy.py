@@ -10,7 +10,7 @@ from torch.nn.modules import module as torch_module
 
 from rollfleet.data.tensor_tree import key_of, nested
 from rollfleet.plain_tensors.heads import Act, head
-from rollfleet.plain_tensors.known import Refused, Untranslated, check_own
+from rollfleet.plain_tensors.known import Untranslated, check_own
 from rollfleet.plain_tensors.networks import HOOKS, function_of
 from rollfleet.plain_tensors.transforms import Values
 
@@ -25,22 +25,18 @@ class PlainPolicy:
         self._policy, self._acts = policy, list[Act]()
 
     def refresh(self, batch_size: Sequence[int] = ()) -> Untranslated | None:
-        """Read the policy again, at the start of each batch, for values of this batch size.
-
-        It acts by tensordict's present `interaction_type()` until the next call. Return what keeps it from being
-        translated, as it is now.
-        """
+        """Read the policy and `interaction_type()` as they are now, for one batch; return what has no translation."""
         from tensordict.nn.probabilistic import interaction_type
         from tensordict.nn.utils import skip_existing
 
         try:
             if skip_existing() or torch_module._has_any_global_hook():
-                raise Refused("set_skip_existing, or hooks of all modules")
+                raise Untranslated("set_skip_existing, or hooks of all modules")
             self._acts = _acts(self._policy, torch.Size(batch_size), interaction_type())
             if all(isinstance(act, partial) for act in self._acts):  # which costs more than TorchRL's own path
-                raise Refused("all its modules are called themselves")
-        except Refused as refused:
-            return Untranslated(str(refused))
+                raise Untranslated("all its modules are called themselves")
+        except Untranslated as kept:
+            return kept
         return None
 
     def __call__(self, values: Values) -> None:
@@ -50,21 +46,17 @@ class PlainPolicy:
 
 
 def _acts(module: Any, sizes: torch.Size, how: str | None) -> list[Act]:
-    """Return what a module does, in order.
-
-    Raises:
-        Refused: It, or one of its parts, has no translation.
-    """
+    """Return what a module does, in order."""
     from torchrl.modules.tensordict_module.common import _forward_hook_safe_action
 
     name = check_own(module, "policy", TRANSLATED)
     hooks = [hook for each in HOOKS for hook in vars(module).get(each, {}).values()]
     for hook in hooks:
         if hook is not _forward_hook_safe_action:  # of `safe=True`
-            raise Refused(f"a hook of {name}: {getattr(hook, '__name__', type(hook).__name__)}")
+            raise Untranslated(f"a hook of {name}: {getattr(hook, '__name__', type(hook).__name__)}")
     translate, own = TRANSLATED[name], partial(_on_tensordict, module, sizes)
     if getattr(module, "inplace", True) not in ((True,) if translate is _module else (None, True)):
-        raise Refused(f"inplace={module.inplace} of {name}")
+        raise Untranslated(f"inplace={module.inplace} of {name}")
     if translate is _parts:
         acts = [act for part in _parts(module, how) for act in _acts(part, sizes, how)]
         return [own] if module._select_before_return or module.partial_tolerant or hooks or not acts else acts

@@ -1,4 +1,4 @@
-"""Transforms of TorchRL, which act on a step's values by their own code. Resets are rarer, and TorchRL's own."""
+"""Transforms of TorchRL, which act on a step's values by their own code."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, as_tensor
 
 from rollfleet.data.tensor_tree import Key, key_of
-from rollfleet.plain_tensors.known import Refused, check_own
+from rollfleet.plain_tensors.known import Untranslated, check_own
 
 Values: TypeAlias = dict[Key, Tensor]
 Following: TypeAlias = Callable[[Values], Values]
@@ -61,11 +61,7 @@ _Step: TypeAlias = Callable[[_View, _View], _View]
 
 
 def transformed(transform: Any, env: Any, inner: Following) -> Following:
-    """Return the `_step` of a `TransformedEnv` of an environment, whose own is `inner`.
-
-    Raises:
-        Refused: A transform has no translation.
-    """
+    """Return the `_step` of a `TransformedEnv` of an environment, whose own is `inner`."""
     both = [*_steps_of(transform)]
     steps, inverses = [step for step, _ in both], [inverse for _, inverse in reversed(both)]
 
@@ -97,11 +93,11 @@ def _steps_of(transform: Any) -> Iterator[tuple[_Step, Callable[[_View], _View]]
         return
     for attribute in ("in_keys", "out_keys", "excluded_keys", "selected_keys", "primers"):
         if any(isinstance(key, tuple) for key in getattr(transform, attribute, ())):
-            raise Refused(f"{name} with keys in groups")
+            raise Untranslated(f"{name} with keys in groups")
     if name == "VecNorm":
         known = () if transform._td is None else transform._td.keys()
         if not {f"{key}_sum" for key in transform.in_keys} <= {*known}:
-            raise Refused("VecNorm without statistics")
+            raise Untranslated("VecNorm without statistics")
     yield OWN[name](transform) if name in OWN else transform._step, transform._inv_call
 
 
@@ -125,9 +121,9 @@ def _added(transform: Any) -> _Step:
 def _normalised(transform: Any) -> _Step:
     """Return what `VecNormV2` does, by the operations of TensorDict on each tensor."""
     if not transform.stateful or transform.reduce_batch_dims or transform._cast_int_to_float or transform.decay >= 1:
-        raise Refused("VecNormV2 without state or decay, of integers, or with reduce_batch_dims")
+        raise Untranslated("VecNormV2 without state or decay, of integers, or with reduce_batch_dims")
     if not transform.initialized or transform._loc is None or transform.missing_tolerance:
-        raise Refused("VecNormV2 without statistics")
+        raise Untranslated("VecNormV2 without statistics")
     statistics = [
         (key, out, transform._loc.get(key), transform._var.get(key), transform._count.get(key))
         for key, out in zip(transform.in_keys, transform.out_keys, strict=True)

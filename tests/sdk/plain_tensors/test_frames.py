@@ -252,13 +252,13 @@ def test_near_misses_are_not_translated(make: Any, reason: str) -> None:
     found = translate_env(env)
     env.close()
     assert isinstance(found, Untranslated)
-    assert reason in found.reason
+    assert reason in str(found)
 
 
 def test_another_version_is_not_translated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "_unknown", known._unknown.__wrapped__)
     monkeypatch.setattr(known, "version", lambda package: "0.99.0")
-    assert translate_env(varied(StepCounter)()) == Untranslated("torchrl 0.99.0 is not one of 0.14.1")
+    assert str(translate_env(varied(StepCounter)())) == "torchrl 0.99.0 is not one of 0.14.1"
 
 
 def telling(tensordict: Any) -> Any:
