@@ -56,6 +56,9 @@ OPTIONAL: Layout = {
 Episodes: TypeAlias = dict[str, Tensor]
 """What is said of the episodes that ended in a fragment, [m] each, in order of their end: `EPISODES`."""
 
+Empty: TypeAlias = Callable[[Sequence[int], torch.dtype], Tensor]
+"""Allocates a tensor of this shape and dtype on the CPU."""
+
 EPISODES = {"returns": torch.float64, "lengths": torch.int64}
 """Sums of rewards, and frames of the environment."""
 
@@ -94,10 +97,15 @@ class Fragment:
         return self.steps[TRAJECTORY].numel() if mask is None else int(torch.count_nonzero(mask))
 
 
-def to_batch(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = torch.empty_like) -> "TensorDict":
+def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Allocate memory that was not used before."""
+    return torch.empty(tuple(shape), dtype=dtype, device="cpu")
+
+
+def to_batch(fragment: Fragment, *, empty: Empty = fresh) -> "TensorDict":
     """Expand to a TensorDict [envs, T], dimensions named (None, "time"), in TorchRL's layout.
 
-    Its values share memory with `fragment.steps`; rebuilt values are new. `empty_like` allocates next observations.
+    Its values share memory with `fragment.steps`; rebuilt values are new. `empty` allocates next observations.
 
     Raises:
         MessageCorrupt: Shapes, dtypes or counts disagree. All are checked before use: a hostile peer may have sent
@@ -114,7 +122,7 @@ def to_batch(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
     flat: dict[Key, Tensor] = dict(steps)
     count = int(torch.count_nonzero(ends)) if fragment.final else 0
     for key, final in fragment.final.items():
-        flat[("next", *key)] = _next(key, steps[key], final, ends, count, mask, empty_like)
+        flat[("next", *key)] = _next(key, steps[key], final, ends, count, mask, empty)
     if fragment.structure is not None:
         return rebuild(flat, fragment.structure)
     flat[("next", "done")] = done
@@ -138,7 +146,7 @@ def compact(fragment: Fragment) -> Fragment:
         now, following = steps[key[1:]], steps[key]
         if now.shape == following.shape and now.dtype == following.dtype:
             last = indexable(following)[ends].view(following.dtype)
-            if torch.equal(_next(key, now, last, ends, count, None, torch.empty_like), following):
+            if torch.equal(_next(key, now, last, ends, count, None, fresh), following):
                 final[key[1:]] = last
                 del steps[key]
     return replace(fragment, steps=steps, final=final)
@@ -207,14 +215,14 @@ def _next(
     ends: Tensor,
     count: int,
     mask: Tensor | None,
-    empty_like: Callable[[Tensor], Tensor],
+    empty: Empty,
 ) -> Tensor:
     """Return the observations after each step: those of the next frame, or `final` at a row's end. One allocation."""
     if final.shape != (count, *now.shape[2:]) or final.dtype != now.dtype:
         raise MessageCorrupt(
             f"final {key} is {final.dtype} {tuple(final.shape)}; its flags say {now.dtype} {(count, *now.shape[2:])}"
         )
-    following = empty_like(now)
+    following = empty(now.shape, now.dtype)
     writing = as_array(following)
     writing[:, :-1] = as_array(now)[:, 1:]
     writing[ends.numpy()] = as_array(final)
@@ -245,7 +253,7 @@ def pad(batch: "TensorDict", time: int, rows: int = 0) -> "TensorDict":
     return padded
 
 
-def join(fragments: Sequence["TensorDict"], how: CatResults = CatResults.ENVS) -> "TensorDict":
+def join(fragments: Sequence["TensorDict"], how: CatResults = CatResults.ENVS, *, empty: Empty = fresh) -> "TensorDict":
     """Join the workers' fragments `[envs, T]` into one batch, in their order.
 
     A shorter fragment is padded to the longest (see `pad`). All fragments then have that mask.
@@ -254,6 +262,7 @@ def join(fragments: Sequence["TensorDict"], how: CatResults = CatResults.ENVS) -
         fragments: One fragment of each worker.
         how: `Envs`: `[all envs, T]`, and a single fragment as it is. `Time`: `[envs, workers * T]`. `Stack`:
             `[workers, envs, T]`.
+        empty: Allocates what is on the CPU.
 
     Raises:
         JobInvalid: The fragments differ in a key, dtype or shape, or in a number of environments that must be equal.
@@ -275,8 +284,8 @@ def join(fragments: Sequence["TensorDict"], how: CatResults = CatResults.ENVS) -
             f"along {how.value.lower()}; write cat_results 'envs', or trajs_per_batch 0"
         )
     if how is CatResults.STACK:
-        return torch.stack(list(fragments), dim=0)
-    return torch.cat(list(fragments), dim=0 if how is CatResults.ENVS else 1)
+        fragments, how = [fragment.unsqueeze(0) for fragment in fragments], CatResults.ENVS
+    return _concatenated(fragments, 0 if how is CatResults.ENVS else 1, empty)
 
 
 def is_dense(batch: Any) -> bool:
@@ -295,6 +304,30 @@ def _stacked(fragments: "Sequence[TensorDict]", how: CatResults) -> Any:
         return TensorDict.maybe_dense_stack(list(fragments), 0)
     dim = 0 if how is CatResults.ENVS else 1
     return TensorDict.maybe_dense_stack([part for fragment in fragments for part in fragment.unbind(dim)], dim)
+
+
+def _concatenated(batches: "Sequence[TensorDict]", dim: int, empty: Empty) -> "TensorDict":
+    """Return what `torch.cat` does, with CPU tensors in memory from `empty`."""
+    from tensordict import TensorDict
+
+    def whole(parts: Sequence[Any]) -> Any:
+        first = parts[0]
+        if type(first) is TensorDict:
+            return _concatenated(parts, dim, empty)
+        if type(first) is not Tensor or not first.is_cpu:
+            return torch.cat(list(parts), dim)
+        return torch.cat(list(parts), dim, out=empty(_summed(parts, dim), first.dtype))
+
+    first = batches[0]
+    values = {name: whole([batch.get(name) for batch in batches]) for name, _ in first.items()}
+    names = first.names if any(first.names) else None
+    return TensorDict._new_unsafe(values, batch_size=_summed(batches, dim), names=names, device=first.device)
+
+
+def _summed(parts: Sequence[Any], dim: int) -> torch.Size:
+    sizes = [*parts[0].shape]
+    sizes[dim] = sum(part.shape[dim] for part in parts)
+    return torch.Size(sizes)
 
 
 def _check_alike(batches: Sequence["TensorDict"]) -> None:

@@ -10,12 +10,14 @@ from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.gathering import Gatherer
 from rollfleet.learner.options import LearnerOptions
 from rollfleet.transports.learner_side import Arrival
+from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet_api.collection import CollectSpec, TrajFormat
 from rollfleet_api.messages import LearnerPhase
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
+IDLE_BUFFERS = 32  # of joined batches, one for each large tensor
 RAISED_STOP: Final = "an environment, the policy, `postproc`, the buffer or your other code raised StopIteration"
 
 
@@ -24,7 +26,7 @@ class NextBatch:
 
     def __init__(self, weights: Broadcaster, gatherer: Gatherer, collect: CollectSpec, options: LearnerOptions) -> None:
         self._weights, self._gatherer = weights, gatherer
-        self._cat_results = collect.cat_results
+        self._cat_results, self._memory = collect.cat_results, BufferPool(IDLE_BUFFERS)
         self._postproc = options.postproc
         self._buffer = options.replay_buffer
         steps = {
@@ -74,7 +76,7 @@ class NextBatch:
                 rows=trajectories or director.job.spec.env.num_envs,
                 steps=0 if trajectories else director.steps,
             )
-        value: Any = join(fragments, self._cat_results)
+        value: Any = join(fragments, self._cat_results, empty=self._memory.empty)
         for step in self._steps:
             value = step(value)
         return value

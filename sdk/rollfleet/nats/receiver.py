@@ -192,7 +192,7 @@ class BatchReceiver:
         shape = fragment.steps[TRAJECTORY].shape if TRAJECTORY in fragment.steps else ()
         if any(own > most > 0 for own, most in zip(shape, self._most, strict=False)):
             raise MessageCorrupt(f"a fragment of shape {list(shape)}; the job's have {list(self._most)} at most")
-        batch: Any = to_batch(fragment, empty_like=self._rebuilt.empty_like)
+        batch: Any = to_batch(fragment, empty=self._rebuilt.empty)
         if self._device is not None:
             batch = batch.to(self._device, non_blocking=self._no_cuda_sync)
         identity = assembled.key

@@ -209,7 +209,7 @@ class ProcessesTransport(Transport):
             own = self._memory.take(ready.nbytes)
             own[:] = handle.region(ready)
             meta, fragment = unpack_fragment(own, checksum=False)
-            batch: Any = to_batch(fragment, empty_like=self._memory.empty_like)
+            batch: Any = to_batch(fragment, empty=self._memory.empty)
             if self._device is not None:
                 batch = batch.to(self._device, non_blocking=self._no_cuda_sync)
         except WireError as error:

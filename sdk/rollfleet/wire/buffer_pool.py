@@ -1,13 +1,16 @@
 """Memory of batches, reused once no array refers to it: of fresh memory, the system must clear every page."""
 
+import math
 import weakref
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rollfleet.data.batch import fresh
 from rollfleet.wire.codec import empty_buffer
 
 SMALL_BYTES = 1 << 16  # smaller buffers come from memory that the process already has
@@ -45,11 +48,12 @@ class BufferPool:
         weakref.finalize(lent, self._idle.append, whole).atexit = False
         return lent
 
-    def empty_like(self, tensor: Tensor) -> Tensor:
-        """Return what `torch.empty_like` does, for a contiguous CPU tensor, in memory of the pool."""
-        if tensor.nbytes < SMALL_BYTES:
-            return torch.empty_like(tensor)
-        return torch.from_numpy(self.take(tensor.nbytes)).view(tensor.dtype).view(tensor.shape)
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Allocate a tensor on the CPU, in memory of the pool."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes < SMALL_BYTES:
+            return fresh(shape, dtype)
+        return torch.from_numpy(self.take(nbytes)).view(dtype).view(shape)
 
     def _whole(self, nbytes: int) -> NDArray[np.uint8]:
         for _ in range(len(self._idle)):
@@ -57,4 +61,6 @@ class BufferPool:
             if nbytes <= whole.nbytes <= WASTE * nbytes:
                 return whole
             self._idle.append(whole)
+        if self._idle:
+            self._idle.popleft()  # sizes have changed: idle memory must not grow with their number
         return empty_buffer(nbytes)

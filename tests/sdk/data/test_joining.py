@@ -1,10 +1,12 @@
 """How the fragments of workers become one batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorData, TensorDict
 
 from rollfleet.data.batch import MASK, TRAJECTORY, join
 from rollfleet.errors import JobInvalid
@@ -35,6 +37,37 @@ def test_fragments_are_joined_as_asked_in_the_order_of_the_workers(
     for worker in range(3):
         assert torch.equal(part_of(batch, worker)["frame"], fragments[worker]["frame"])
     assert MASK not in batch.keys(True)
+
+
+@pytest.mark.parametrize(
+    ("how", "reference"),
+    [
+        (CatResults.ENVS, partial(torch.cat, dim=0)),
+        (CatResults.TIME, partial(torch.cat, dim=1)),
+        (CatResults.STACK, partial(torch.stack, dim=0)),
+    ],
+)
+def test_joining_does_what_torch_does_in_memory_that_is_given_to_it(how: CatResults, reference: Any) -> None:
+    given: list[torch.Tensor] = []
+
+    def empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        given.append(torch.empty(tuple(shape), dtype=dtype))
+        return given[-1]
+
+    fragments = [fragment(worker) for worker in range(2)]
+    for each in fragments:
+        each.names = [None, None]
+        each["agents"] = TensorDict({"seen": torch.rand(2, 3, 4, 5).half()}, batch_size=[2, 3, 4])
+        each["text"] = NonTensorData("north", batch_size=[2, 3])
+        each["port"] = torch.full((2, 3), 65_535, dtype=torch.uint16)
+    joined, expected = join(fragments, how, empty=empty), reference(fragments)
+    assert list(joined.keys(True, True)) == list(expected.keys(True, True))
+    assert joined["agents"].batch_size == expected["agents"].batch_size
+    assert joined["text"] == expected["text"]
+    places = {each.data_ptr() for each in given}
+    for key in ("frame", ("collector", "traj_ids"), ("agents", "seen"), "port"):
+        assert torch.equal(joined[key], expected[key])
+        assert joined[key].data_ptr() in places
 
 
 @pytest.mark.parametrize("how", list(CatResults))

@@ -1,4 +1,4 @@
-"""No memory is kept of past batches. benchmarks/memory.py measures resident memory."""
+"""No memory is kept of past batches, except that the next ones lie in it. benchmarks/soak.py watches it for hours."""
 
 import gc
 import tracemalloc
@@ -9,6 +9,7 @@ from tests.job_server import Connect, Server, actor_critic
 
 from rollfleet import Collector
 
+FRAMES = 8192  # whose observations are large enough to be reused
 WARM_UP, MEASURED = 200, 300
 KEPT_BYTES_PER_BATCH = 100.0  # a forgotten future alone takes some 200
 
@@ -27,6 +28,14 @@ def test_learner_and_workers_keep_no_memory_of_past_batches(mode: str, server: S
     # A leak grows with each batch; a cache that fills, or more batches under way than before, does not.
     kept = min(after - before for before, after in pairwise(traced))
     assert kept / MEASURED < KEPT_BYTES_PER_BATCH, f"{kept:,} bytes are kept of {MEASURED:,} batches"
+
+
+def test_what_the_loop_keeps_of_a_round_stays_while_later_rounds_lie_in_reused_memory() -> None:
+    with Collector("CartPole-v1", actor_critic(), workers=2, num_envs=4, frames_per_batch=FRAMES) as collector:
+        kept = [next(collector)["next", "observation"][3:5] for _ in range(3)]
+        before = [each.clone() for each in kept]
+        sum(1 for _ in islice(collector, 5))
+    assert all(each.equal(then) for each, then in zip(kept, before, strict=True))
 
 
 def traced_after(collector: Collector, batches: int) -> int:

@@ -191,13 +191,21 @@ def test_memory_is_reused_only_after_its_last_tensor_is_gone() -> None:
 def test_tensors_in_pooled_memory_have_ordinary_layout() -> None:
     pool = BufferPool(4)
     for dtype in (torch.uint8, torch.bool, torch.bfloat16, torch.float64):
-        like = torch.zeros(SMALL_BYTES, 3, dtype=dtype)
-        empty = pool.empty_like(like)
-        assert (empty.shape, empty.dtype, empty.is_contiguous()) == (like.shape, dtype, True)
+        shape = torch.Size((SMALL_BYTES, 3))
+        empty = pool.empty(shape, dtype)
+        assert (empty.shape, empty.dtype, empty.is_contiguous()) == (shape, dtype, True)
         empty.fill_(1)
         address = empty.data_ptr()
         del empty
-        assert pool.empty_like(like).data_ptr() == address
+        assert pool.empty(shape, dtype).data_ptr() == address
+
+
+def test_memory_of_sizes_that_do_not_come_again_is_given_back() -> None:
+    pool = BufferPool(100)
+    before = psutil.Process().memory_info().rss
+    for each in range(20):
+        pool.take((each % 5 + 1) ** 2 * 4_000_000)[:] = 1
+    assert psutil.Process().memory_info().rss - before < 150_000_000
 
 
 def test_pool_bounds_its_idle_memory() -> None:
