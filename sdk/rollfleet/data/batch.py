@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from rollfleet.data.tensor_memory import as_array, indexable
+from rollfleet.data.tensor_memory import Array, as_array, indexable
 from rollfleet.data.tensor_tree import UNEVEN, Structure, grouped, rebuild
 from rollfleet.errors import JobInvalid, MessageCorrupt
 from rollfleet_api.collection import CatResults
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 Key = tuple[str, ...]
+Flags: TypeAlias = NDArray[np.bool_]
 
 OBSERVATION: Key = ("observation",)
 ACTION: Key = ("action",)
@@ -112,56 +115,60 @@ def to_batch(fragment: Fragment, *, empty: Empty = fresh) -> "TensorDict":
             them.
     """
     _check_size(fragment)
-    steps, mask = fragment.steps, fragment.steps.get(MASK)
+    # numpy does all of this: each of torch's functions would give other threads the GIL, and wait for it.
+    steps, mask = fragment.steps, None
     if fragment.structure is None:
         _check_layout(fragment)
-        done = steps[TERMINATED] | steps[TRUNCATED]
-        ends = _row_ends(done.squeeze(-1), mask)
+        mask = steps[MASK].numpy() if MASK in steps else None
+        done = steps[TERMINATED].numpy() | steps[TRUNCATED].numpy()
+        ends = _row_ends(done[:, :, 0], mask)
     else:
-        ends, mask = _trajectory_ends(steps[TRAJECTORY]), None
+        ends = _trajectory_ends(as_array(steps[TRAJECTORY]))
     flat: dict[Key, Tensor] = dict(steps)
-    count = int(torch.count_nonzero(ends)) if fragment.final else 0
+    count = int(np.count_nonzero(ends)) if fragment.final else 0
     for key, final in fragment.final.items():
         flat[("next", *key)] = _next(key, steps[key], final, ends, count, mask, empty)
     if fragment.structure is not None:
         return rebuild(flat, fragment.structure)
-    flat[("next", "done")] = done
+    flat[("next", "done")] = torch.from_numpy(done)
     for name in ("done", "terminated", "truncated"):
-        flat[(name,)] = torch.zeros_like(done)
+        flat[(name,)] = torch.from_numpy(np.zeros_like(done))
     if VERSION not in flat:
-        flat[VERSION] = torch.full_like(steps[TRAJECTORY], fragment.version)
+        flat[VERSION] = torch.from_numpy(np.full(ends.shape, fragment.version, np.int64))
     if STEP_COUNT in flat:
-        flat[("next", *STEP_COUNT)] = steps[STEP_COUNT] + (1 if mask is None else mask.unsqueeze(-1).long())
+        flat[("next", *STEP_COUNT)] = torch.from_numpy(
+            steps[STEP_COUNT].numpy() + (1 if mask is None else mask[:, :, None])
+        )
     if IS_INIT in flat:
-        flat[("next", *IS_INIT)] = torch.zeros_like(done)
-    return grouped(flat, done.shape[:2], [None, "time"])
+        flat[("next", *IS_INIT)] = torch.from_numpy(np.zeros_like(done))
+    return grouped(flat, steps[TRAJECTORY].shape, [None, "time"])
 
 
 def compact(fragment: Fragment) -> Fragment:
     """Return a TorchRL environment's fragment without those next values that the next frame's values can rebuild."""
     steps, final = {key: value.cpu() for key, value in fragment.steps.items()}, {}
-    ends = _trajectory_ends(steps[TRAJECTORY])
-    count = int(torch.count_nonzero(ends))
+    ends = _trajectory_ends(as_array(steps[TRAJECTORY]))
+    count = int(np.count_nonzero(ends))
     for key in [key for key in steps if key[:1] == ("next",) and key[1:] in steps]:
         now, following = steps[key[1:]], steps[key]
         if now.shape == following.shape and now.dtype == following.dtype:
-            last = indexable(following)[ends].view(following.dtype)
+            last = indexable(following)[torch.from_numpy(ends)].view(following.dtype)
             if torch.equal(_next(key, now, last, ends, count, None, fresh), following):
                 final[key[1:]] = last
                 del steps[key]
     return replace(fragment, steps=steps, final=final)
 
 
-def _trajectory_ends(trajectories: Tensor) -> Tensor:
+def _trajectory_ends(trajectories: Array) -> Flags:
     """Return which frames have no successor of their trajectory in their row: bool [envs, T]."""
-    ends = torch.ones_like(trajectories, dtype=torch.bool)
+    ends: Flags = np.ones(trajectories.shape, np.bool_)
     ends[:, :-1] = trajectories[:, 1:] != trajectories[:, :-1]
     return ends
 
 
-def _row_ends(done: Tensor, mask: Tensor | None) -> Tensor:
+def _row_ends(done: Flags, mask: Flags | None) -> Flags:
     """Return which frames have no successor in their row: bool [envs, T]."""
-    ends = done.clone()
+    ends = done.copy()
     ends[:, -1] = True
     if mask is not None:
         ends[:, :-1] |= ~mask[:, 1:]
@@ -212,9 +219,9 @@ def _next(
     key: Key,
     now: Tensor,
     final: Tensor,
-    ends: Tensor,
+    ends: Flags,
     count: int,
-    mask: Tensor | None,
+    mask: Flags | None,
     empty: Empty,
 ) -> Tensor:
     """Return the observations after each step: those of the next frame, or `final` at a row's end. One allocation."""
@@ -225,9 +232,9 @@ def _next(
     following = empty(now.shape, now.dtype)
     writing = as_array(following)
     writing[:, :-1] = as_array(now)[:, 1:]
-    writing[ends.numpy()] = as_array(final)
+    writing[ends] = as_array(final)
     if mask is not None:
-        writing[~mask.numpy()] = 0
+        writing[~mask] = 0
     return following
 
 
