@@ -1,6 +1,6 @@
 """A worker's fragment, and the batch that a learner gets from it: a TensorDict in TorchRL's layout."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rollfleet.data.tensor_memory import Array, as_array, indexable
+from rollfleet.data.tensor_memory import Array, Empty, as_array, fresh, indexable
 from rollfleet.data.tensor_tree import UNEVEN, Structure, grouped, rebuild
 from rollfleet.errors import JobInvalid, MessageCorrupt
 from rollfleet_api.collection import CatResults
@@ -59,9 +59,6 @@ OPTIONAL: Layout = {
 Episodes: TypeAlias = dict[str, Tensor]
 """What is said of the episodes that ended in a fragment, [m] each, in order of their end: `EPISODES`."""
 
-Empty: TypeAlias = Callable[[Sequence[int], torch.dtype], Tensor]
-"""Allocates a tensor of this shape and dtype on the CPU."""
-
 EPISODES = {"returns": torch.float64, "lengths": torch.int64}
 """Sums of rewards, and frames of the environment."""
 
@@ -98,11 +95,6 @@ class Fragment:
         """Number of frames, without padding."""
         mask = self.steps.get(MASK)
         return self.steps[TRAJECTORY].numel() if mask is None else int(torch.count_nonzero(mask))
-
-
-def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Allocate memory that was not used before."""
-    return torch.empty(tuple(shape), dtype=dtype, device="cpu")
 
 
 def to_batch(fragment: Fragment, *, empty: Empty = fresh) -> "TensorDict":

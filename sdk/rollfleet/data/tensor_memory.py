@@ -1,10 +1,10 @@
-"""The memory of tensors: copied as fast as memory allows, and seen through dtypes that numpy and torch can work with.
+"""The memory of tensors: new, copied as fast as memory allows, seen through dtypes that numpy and torch can work with.
 
 torch copies a large tensor by elements, in threads that wait for each other. While other processes want the same cores
 this takes several times as long as copying its bytes. Between two CPU tensors of the same dtype the bytes suffice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,10 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Array: TypeAlias = NDArray[Any]
+Empty: TypeAlias = Callable[[Sequence[int], torch.dtype], Tensor]
+"""Allocates a tensor of this shape and dtype on the CPU."""
 
 LARGE_BYTES = 1 << 17  # from this size on torch uses threads; all smaller tensors are copied by one call together
 
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def fresh(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Allocate a tensor on the CPU in memory of its own."""
+    return torch.empty(tuple(shape), dtype=dtype, device="cpu")
 
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

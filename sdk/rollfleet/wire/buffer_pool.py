@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rollfleet.data.batch import fresh
+from rollfleet.data.tensor_memory import fresh
 from rollfleet.wire.codec import empty_buffer
 
 SMALL_BYTES = 1 << 16  # smaller buffers come from memory that the process already has
