@@ -27,7 +27,7 @@ class Stats:
         batches: Batches of the job, yielded by this learner or an earlier one.
         bytes: Bytes on the wire of the batches that this learner yielded.
         repeated: Batches dropped because they were delivered, or collected, a second time.
-        missed: Batches that were sent and never came: lost with their workers.
+        missed: Batches lost with their workers. One that a cut of the network delays counts until it comes.
         stale: Batches dropped because their version or round was too old.
         interrupted: Batches dropped because an exception, such as Ctrl-C, ended their iteration.
         corrupt: Batches dropped because they could not be read.

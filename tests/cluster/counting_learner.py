@@ -17,7 +17,6 @@ if __name__ == "__main__":
     with rollfleet.connect(policy=policy) as collector:
         print(f"connected at version {collector.version} and {collector.frames} frames", flush=True)
         for batch in collector:
-            missed = collector.stats().missed
-            print(f"{missed} missed, {collector.frames} frames, {batch.batch_size[0]} environments", flush=True)
+            print(f"{collector.frames} frames, {batch.batch_size[0]} environments", flush=True)
             time.sleep(PAUSE_S)
     print("done", flush=True)

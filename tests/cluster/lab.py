@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import time
 import uuid
@@ -160,10 +159,6 @@ class Lab:
         log = self.kubectl("logs", "--selector=rollfleet.dev/role=learner", "--tail=-1", "--timestamps")
         times = [datetime.fromisoformat(line.split()[0]) for line in log.splitlines() if line.endswith("environments")]
         return max((after - earlier).total_seconds() for earlier, after in pairwise(times))
-
-    def missed(self) -> int:
-        """The batches that a counting learner missed; one that comes twice is not missed."""
-        return max(int(found) for found in re.findall(r"(\d+) missed", self.logs("learner")))
 
     def remove(self) -> None:
         """Delete the namespace; nothing of ours holds it up, not even a job that runs."""

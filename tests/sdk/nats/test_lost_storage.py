@@ -45,7 +45,9 @@ def test_a_job_continues_after_nats_lost_its_storage(spec: dict[str, Any], serve
             for batch in islice(collector, 8):
                 assert int(batch["collector", "policy_version"].min()) >= before - 8
             assert collector.version == before + 8
-        assert (collector.stats().missed, collector.stats().repeated) == (0, 0)
+        while collector.stats().missed:  # a batch that a loss has delayed counts until it comes
+            next(collector)
+        assert collector.stats().repeated == 0
     join_all(workers)
     for worker in workers:
         assert worker.transport.incarnation == 0
