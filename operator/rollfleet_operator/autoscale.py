@@ -93,7 +93,7 @@ def decide(job: CollectorJob, heartbeats: Heartbeats, history: History, now_s: f
 def _wanted(job: CollectorJob, scale: AutoscaleSpec, heartbeats: Heartbeats, history: History, now_s: float) -> int:
     workers, learner = job.spec.workers, heartbeats.learner
     running = heartbeats.control is not None and heartbeats.control.phase is LearnerPhase.RUN
-    if learner is None or learner.waited_s is None or not running or now_s - learner.time_s > STALE_S:
+    if learner is None or not running or now_s - learner.time_s > STALE_S:
         history.forget()
         return workers
     speeds = _speeds(heartbeats.workers, workers, now_s)
@@ -102,7 +102,7 @@ def _wanted(job: CollectorJob, scale: AutoscaleSpec, heartbeats: Heartbeats, his
     history.of = (workers, learner.session)
     if len(speeds) < workers:
         return workers
-    _sample(history.samples, learner, learner.waited_s, sum(speeds) / workers)
+    _sample(history.samples, learner, sum(speeds) / workers)
     advice = _advice(job, scale.target_wait, history.samples)
     if advice is None:
         return workers
@@ -126,10 +126,10 @@ def _speeds(beats: Mapping[int, WorkerStatus], workers: int, now_s: float) -> li
     ]
 
 
-def _sample(samples: deque[Sample], learner: LearnerStatus, waited_s: float, speed: float) -> None:
+def _sample(samples: deque[Sample], learner: LearnerStatus, speed: float) -> None:
     if samples and learner.time_s <= samples[-1].time_s:
         return
-    newest = Sample(learner.time_s, waited_s, learner.frames, learner.batches, speed)
+    newest = Sample(learner.time_s, learner.waited_s, learner.frames, learner.batches, speed)
     samples.append(newest)
     # One sample from before the window stays, so that the samples fill the window.
     while len(samples) > 2 and _fills_the_window(samples[1], newest):

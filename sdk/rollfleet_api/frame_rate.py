@@ -1,7 +1,6 @@
 """Frames per second of a job, from the heartbeats of its learner."""
 
 from collections import deque
-from math import inf
 
 from rollfleet_api.messages import LearnerStatus
 
@@ -23,7 +22,7 @@ class FrameRate:
     def update(self, learner: LearnerStatus | None, now_s: float) -> float:
         """Add the newest heartbeat and return frames per second."""
         beats = self._beats
-        if learner is None or not -inf < now_s - learner.time_s <= STALE_S:  # any client may send an infinite time
+        if learner is None or now_s - learner.time_s > STALE_S:
             beats.clear()
             return 0.0
         if beats and (learner.session != beats[-1].session or learner.frames < beats[-1].frames):

@@ -23,6 +23,8 @@ Flags = tuple[tuple[str, bool], ...]
 """The `training` flags of modules by their paths in the policy. A module that is missing follows the one around it."""
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Index = Annotated[int, Field(ge=0, le=2**16 - 1)]
+Amount = Annotated[float, Field(ge=0, le=1e12)]
+"""A time in seconds, or a rate. It is finite: whoever reads it may calculate with it."""
 _STRICT = ConfigDict(strict=True, extra="ignore", ser_json_inf_nan="constants")
 
 M = TypeVar("M")
@@ -261,8 +263,7 @@ class WorkerStatus:
         fatal: Whether a restart would fail in the same way.
         in_step_s: Seconds since the start of the present environment step, on a monotonic clock; 0: between steps. It
             shows a step that hangs.
-        waited_for_space_s: Seconds that this incarnation has waited for space in the stream and for NATS to store its
-            batches.
+        waited_for_space_s: Seconds that this incarnation has waited until the learner took earlier batches.
         waited_for_weights_s: Seconds that this incarnation has waited for weights that were new enough.
         waited_for_round_s: Seconds that this incarnation has waited for the learner's next order, such as a round.
         follows: Session, round and version of the newest control message that it has; over NATS.
@@ -275,17 +276,17 @@ class WorkerStatus:
     version: Count = 0
     frames: Count = 0
     batches: Count = 0
-    frames_per_second: float = 0.0
+    frames_per_second: Amount = 0.0
     mean_return: float | None = None
     path: Text = ""
     error: Text | None = None
     fatal: bool = False
-    in_step_s: float = 0.0
-    waited_for_space_s: float = 0.0
-    waited_for_weights_s: float = 0.0
-    waited_for_round_s: float = 0.0
+    in_step_s: Amount = 0.0
+    waited_for_space_s: Amount = 0.0
+    waited_for_weights_s: Amount = 0.0
+    waited_for_round_s: Amount = 0.0
     follows: tuple[Count, Count, Count] = (0, 0, 0)
-    time_s: float = 0.0
+    time_s: Amount = 0.0
 
 
 @_message
@@ -310,7 +311,7 @@ class Evaluation:
     max_return: float
     std_return: float
     mean_length: float
-    time_s: float
+    time_s: Amount
 
 
 @_message
@@ -326,7 +327,7 @@ class LearnerStatus:
         mean_return: Mean return of the last 100 episodes; None: no episode has ended yet.
         episodes: Episodes of this session that have ended.
         lag: Versions between the newest one and that of the last batch.
-        waited_s: Seconds of this session that its loop has waited for data; None: unknown.
+        waited_s: Seconds of this session that its loop has waited for data.
         evaluation: The evaluation of the newest version that has one; None: none yet.
         time_s: The sender's clock: seconds since the epoch.
     """
@@ -340,9 +341,9 @@ class LearnerStatus:
     mean_return: float | None = None
     lag: Count = 0
     episodes: Count = 0
-    waited_s: float | None = None
+    waited_s: Amount = 0.0
     evaluation: Evaluation | None = None
-    time_s: float = 0.0
+    time_s: Amount = 0.0
 
 
 def pack(message: Any) -> bytes:

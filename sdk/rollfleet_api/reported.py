@@ -2,19 +2,13 @@
 
 from collections.abc import Iterable, Set
 from math import isfinite
-from typing import Final
 
 from rollfleet_api.messages import Evaluation, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.status import BatchesStatus, EvaluationStatus, WaitsStatus
 
-_MOST_SECONDS: Final = 1e9
-
 
 def reported(learner: LearnerStatus | None, workers: Iterable[WorkerStatus]) -> dict[str, object]:
-    """Return the fields of a job's status that its heartbeats report; without a learner none.
-
-    Any client may send a number that JSON does not have, or a negative time: neither reaches the status.
-    """
+    """Return the fields of a job's status that its heartbeats report; without a learner none."""
     if learner is None:
         return {}
     return {
@@ -43,11 +37,11 @@ def progress(states: Set[WorkerState]) -> tuple[str, str]:
 
 def _waits(learner: LearnerStatus, workers: Iterable[WorkerStatus]) -> WaitsStatus:
     return WaitsStatus(
-        learner_seconds=_whole(learner.waited_s or 0.0),
+        learner_seconds=int(learner.waited_s),
         workers_for_learner_seconds=sum(
-            _whole(worker.waited_for_space_s) + _whole(worker.waited_for_round_s) for worker in workers
+            int(worker.waited_for_space_s) + int(worker.waited_for_round_s) for worker in workers
         ),
-        workers_for_weights_seconds=sum(_whole(worker.waited_for_weights_s) for worker in workers),
+        workers_for_weights_seconds=sum(int(worker.waited_for_weights_s) for worker in workers),
     )
 
 
@@ -60,7 +54,3 @@ def _evaluation(found: Evaluation | None) -> EvaluationStatus | None:
 def _rounded(value: float | None) -> float | None:
     """Round to four digits; None: unknown, or no number that JSON has."""
     return None if value is None or not isfinite(value) else float(f"{value:.4g}")
-
-
-def _whole(seconds: float) -> int:
-    return int(seconds) if 0 <= seconds < _MOST_SECONDS else 0

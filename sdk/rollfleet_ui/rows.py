@@ -51,7 +51,7 @@ def worker_row(beat: WorkerStatus, published: int | None) -> WorkerRow:
         version=beat.version or None,
         lag=max(published - beat.version, 0) if published and beat.version else None,
         frames=beat.frames,
-        frames_per_second=_finite(beat.frames_per_second) or 0.0,
+        frames_per_second=beat.frames_per_second,
         mean_return=_finite(beat.mean_return),
         last_error=one_line(last_line(beat.error)),
     )

@@ -97,7 +97,7 @@ class Waits:
         old, self._learner = self._learner, learner
         if not (learner and old and learner.session == old.session):
             return 0.0
-        return _grown(learner.waited_s or 0.0, old.waited_s or 0.0)
+        return max(learner.waited_s - old.waited_s, 0.0)
 
     def _of_workers(self, workers: Mapping[int, WorkerStatus]) -> tuple[float, float]:
         present = {index: beat for index, beat in workers.items() if beat.state not in _GONE}
@@ -108,16 +108,11 @@ class Waits:
             new = self._workers[index] = old.next(beat) if old else _Wait(beat, beat.time_s)
             if old and old.beat.incarnation == beat.incarnation:
                 (learner_s, weights_s), (was_learner_s, was_weights_s) = new.seconds(), old.seconds()
-                for_learner += _grown(learner_s, was_learner_s)
-                for_weights += _grown(weights_s, was_weights_s)
+                for_learner += max(learner_s - was_learner_s, 0.0)
+                for_weights += max(weights_s - was_weights_s, 0.0)
         count = max(len(present), 1)
         return for_learner / count, for_weights / count
 
 
 def _counters(beat: WorkerStatus) -> tuple[float, float]:
     return beat.waited_for_space_s + beat.waited_for_round_s, beat.waited_for_weights_s
-
-
-def _grown(now: float, before: float) -> float:
-    """Return by how much a counter grew. Any client may send any number."""
-    return now - before if 0 <= now - before < 1e9 else 0.0

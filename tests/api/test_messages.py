@@ -38,9 +38,9 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     if is_dataclass(hint):
         hints = get_type_hints(hint, include_extras=True)
         return st.builds(hint, **{name: values(each) for name, each in hints.items()})  # type: ignore[arg-type]
-    if origin is Annotated and parts[0] is int:
+    if origin is Annotated and parts[0] in (int, float):
         low, high = parts[1].metadata
-        return st.integers(low.ge, high.le)
+        return st.integers(low.ge, high.le) if parts[0] is int else st.floats(low.ge, high.le)
     if origin is Annotated:
         return errors
     if origin is tuple and parts[-1] is not ...:
@@ -119,6 +119,10 @@ def test_missing_or_mistyped_field_is_named(kind: type, field: str) -> None:
         (EXAMPLES[Control], "random_actions", 1),
         (EXAMPLES[WorkerStatus], "worker", 2**16),
         (EXAMPLES[WorkerStatus], "state", "Sleeping"),
+        (EXAMPLES[WorkerStatus], "time_s", math.nan),
+        (EXAMPLES[WorkerStatus], "time_s", math.inf),
+        (EXAMPLES[WorkerStatus], "waited_for_space_s", -5.0),
+        (EXAMPLES[WorkerStatus], "waited_for_space_s", 1e300),
         (EXAMPLES[LearnerStatus], "mean_return", "1"),
     ],
     ids=lambda value: "" if hasattr(value, "__slots__") else str(value)[:20],

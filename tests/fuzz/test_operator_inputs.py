@@ -177,7 +177,7 @@ def test_any_children_leave_the_job_reconcilable(data: Any, run_status: Any, lea
     reconciled(Scene(job, (*children, foreign), tuple(pods)))
 
 
-numbers = st.floats() | st.integers(0, 2**63 - 1) | st.sampled_from([NOW_S, NOW_S - 1, -0.0, 5e-324, 1.7e308])
+numbers = st.floats(0, 1e12) | st.sampled_from([NOW_S, NOW_S - 1, -0.0, 5e-324])
 texts = st.none() | st.text() | st.sampled_from([" \n", "x" * 33_000, "\x00", "\u2028"])
 
 
@@ -211,7 +211,7 @@ of_learners = messages(
     LearnerStatus,
     **dict.fromkeys(("session", "version", "applied_version", "frames", "batches", "dropped", "lag"), counts),
     mean_return=st.none() | st.floats(),
-    waited_s=st.none() | numbers,
+    waited_s=numbers,
 )
 CONTROL = Control(session=1, phase="Run", round=0, version=1)  # type: ignore[arg-type]
 

@@ -67,14 +67,6 @@ def test_counters_that_begin_again_are_no_wait() -> None:
     assert shares == (0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize("number", [float("inf"), float("nan"), 1e30, -5.0])
-def test_any_number_of_a_worker_leaves_the_sentence_whole(number: float) -> None:
-    waits = Waits()
-    for time_s in range(3):
-        waits.look(float(time_s), LEARNER, {0: beat(0, float(time_s), waited_for_space_s=number * time_s)})
-    assert waits.bottleneck().endswith(("%.", "% of the last 2 s.", "for it."))
-
-
 def test_without_a_learner_nothing_is_known() -> None:
     waits = Waits()
     assert waits.look(0.0, None, {}) is None

@@ -42,7 +42,6 @@ class World:
     history: History = field(default_factory=History)
     sizes: list[tuple[float, int]] = field(default_factory=list)
     phase: LearnerPhase = LearnerPhase.RUN
-    tells: bool = True
 
     def __post_init__(self) -> None:
         self.random = Random(0)
@@ -98,7 +97,7 @@ class World:
             session=1,
             frames=int(self.frames),
             batches=int(self.frames / FRAMES),
-            waited_s=self.waited_s if self.tells else None,
+            waited_s=self.waited_s,
             time_s=self.now_s,
         )
         control = Control(session=1, phase=self.phase, round=1, version=1)
@@ -179,7 +178,7 @@ def test_bounds_hold(mode: str) -> None:
 
 @pytest.mark.parametrize(("workers", "within"), [(1, 4), (50, 8)])
 def test_number_beyond_the_bounds_is_corrected_at_once(workers: int, within: int) -> None:
-    fleet = world(workers=workers, autoscale={"minWorkers": 4, "maxWorkers": 8}, tells=False).run(LOOK_S)
+    fleet = world(workers=workers, autoscale={"minWorkers": 4, "maxWorkers": 8}, phase=LearnerPhase.PAUSE).run(LOOK_S)
     assert fleet.workers == within
 
 
@@ -207,10 +206,9 @@ def test_missing_worker_decides_nothing() -> None:
     assert fleet.run(HOUR_S).workers == 4
 
 
-@pytest.mark.parametrize("learner", [{"tells": False}, {"phase": LearnerPhase.PAUSE}], ids=str)
 @pytest.mark.parametrize("demand", [1.0, 1e6])
-def test_nothing_is_decided_without_a_learner_that_learns(learner: dict[str, Any], demand: float) -> None:
-    assert world(workers=4, demand=demand, **learner).run(HOUR_S).workers == 4
+def test_nothing_is_decided_without_a_learner_that_learns(demand: float) -> None:
+    assert world(workers=4, demand=demand, phase=LearnerPhase.PAUSE).run(HOUR_S).workers == 4
 
 
 def test_learner_that_vanished_decides_nothing() -> None:

@@ -49,13 +49,9 @@ def test_returns_and_waits_are_those_of_the_heartbeats() -> None:
     assert (status_of(gone).mean_return, status_of(gone).waits.learner_seconds) == (3.0, 5)
 
 
-@pytest.mark.parametrize("value", [inf, -inf, nan, 1e300])
-def test_returns_and_waits_that_are_no_numbers_of_json_are_left_out(value: float) -> None:
-    found = scene().running(0)
-    beat = found.beat(0, waited_for_space_s=value)
-    now = status_of(found.with_heartbeats(beat, learner=learner(mean_return=value, waited_s=value)))
-    assert now.mean_return in (None, 1e300)
-    assert now.waits == WaitsStatus()
+@pytest.mark.parametrize("value", [inf, -inf, nan])
+def test_return_that_is_no_number_of_json_is_left_out(value: float) -> None:
+    assert status_of(scene().with_heartbeats(learner=learner(mean_return=value))).mean_return is None
 
 
 def test_worker_is_ready_when_it_runs_and_reports() -> None:
@@ -70,10 +66,8 @@ def test_worker_is_ready_when_it_runs_and_reports() -> None:
         {"state": WorkerState.FAILED},
         {"time_s": NOW_S - 31},
         {"time_s": NOW_S + 31},
-        {"time_s": inf},
-        {"time_s": nan},
     ],
-    ids=["starting", "failed", "silent", "from the future", "infinity", "nan"],
+    ids=["starting", "failed", "silent", "from the future"],
 )
 def test_worker_that_is_starting_failed_or_silent_is_not_ready(beat: dict[str, Any]) -> None:
     found = scene().running(0, 1)
