@@ -1,4 +1,4 @@
-"""A job's JetStream stream, as NATS's own API takes it (durations in nanoseconds).
+"""A job's JetStream stream, as NATS's own API takes it.
 
 It keeps the last message of each subject, for processes that join late: the spec, control, leases, heartbeats, weights.
 Batches are not stored. The stream is in the memory of one server. If it is lost, those who wrote its messages store
@@ -18,9 +18,6 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.metadata import Metadata
 from rollfleet_api.placement import NatsSpec
 from rollfleet_api.subjects import Subjects
-
-LEAST_DUPLICATE_WINDOW_NS = 100_000_000
-"""NATS keeps each message id, of up to 64 KB, for this long and no shorter."""
 
 API = "$JS.API."  # the subjects of JetStream's API begin with it
 
@@ -170,22 +167,14 @@ def _store_if_missing(subject: str, data: bytes) -> Plan:
 
 
 def state_stream(job: CollectorJob) -> Configuration:
-    """The stream that keeps the last message of each subject."""
+    """The stream that keeps the last message of each subject. It has no bound but the server's memory."""
     subjects = subjects_of(job)
     return {
         "name": subjects.state_stream,
         "subjects": subjects.state_subjects,
         "storage": "memory",
-        "retention": "limits",
-        "discard": "new",  # a message on a known subject replaces the one before, at the bounds too
-        "discard_new_per_subject": False,
-        "max_bytes": -1,
-        "max_msgs": -1,
         "max_msgs_per_subject": 1,
-        "max_msg_size": -1,  # pieces of weights are as large as the server allows
-        "duplicate_window": LEAST_DUPLICATE_WINDOW_NS,
         "allow_direct": True,
-        "num_replicas": 1,
     }
 
 
