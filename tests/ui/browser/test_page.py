@@ -180,8 +180,3 @@ async def test_vendored_files_are_those_that_their_readme_names(repository: Path
         readme = (folder / "README.md").read_text()
         for path in folder.iterdir():
             assert path.name == "README.md" or hashlib.sha256(path.read_bytes()).hexdigest() in readme, path
-
-
-async def test_the_page_loads_each_of_its_modules_at_once() -> None:
-    preloaded = set(re.findall(r'"static/([\w/]+\.js)"', (FOLDER / "index.html").read_text()))
-    assert preloaded == {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.js")}
