@@ -21,8 +21,6 @@ API: Final = "/api/v1"
 FOLDER: Final = Path(__file__).parent / "static"
 MAX_TAIL, DEFAULT_TAIL = 10_000, 200
 MAX_LOG_CHARACTERS: Final = 1 << 20
-COMPRESSED_BYTES: Final = 4096
-"""Answers of the API that are larger are compressed."""
 MAX_CONNECTIONS: Final = 256
 SILENT_S: Final = 10.0
 """A connection without a request for this long is closed."""
@@ -230,6 +228,5 @@ def _json(found: BaseModel | Sequence[BaseModel]) -> web.Response:
 
 def _text(text: str) -> web.Response:
     response = web.Response(text=text, content_type="application/json")
-    if len(text) > COMPRESSED_BYTES:
-        response.enable_compression()
+    response.enable_compression()
     return response
