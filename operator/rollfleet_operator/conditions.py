@@ -5,7 +5,7 @@ from rollfleet_api.reported import progress
 from rollfleet_api.status import Condition, ConditionStatus, ConditionType
 from rollfleet_operator.problems import Problem, clip, problems
 from rollfleet_operator.snapshot import Snapshot
-from rollfleet_operator.verdict import Stage, current_run, left_early
+from rollfleet_operator.verdict import Stage, current_run, is_completed
 
 _STOPPED = {Stage.COMPLETE: "Complete", Stage.FAILED: "Failed", Stage.RETRY: "TryingAgain", Stage.LIVE: "Suspended"}
 """The reason why no worker should run, by stage."""
@@ -60,7 +60,8 @@ def _degraded(snapshot: Snapshot) -> Condition:
 
 
 def _workers_left(snapshot: Snapshot) -> Problem | None:
-    if left_early(snapshot.job, snapshot.observed, snapshot.heartbeats) is None:
+    run = current_run(snapshot.job, snapshot.observed, Role.WORKER)
+    if run is None or not run.complete or is_completed(snapshot.heartbeats):
         return None
     return Problem("WorkersLeft", "all workers exited with code 0, but the learner has not completed the job")
 

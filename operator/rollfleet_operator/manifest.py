@@ -5,6 +5,7 @@ import json
 from typing import Any, Final, NamedTuple
 
 from rollfleet_api.kinds import KINDS
+from rollfleet_api.metadata import TEMPLATE_HASH_LENGTH
 
 Manifest = dict[str, Any]
 """A Kubernetes object as JSON. It is built here or parsed into `observed`; no other module reads its fields."""
@@ -30,8 +31,6 @@ server-side apply. All other lists, such as tolerations, are replaced as a whole
 
 _DEFAULTS: Final = {"protocol": "TCP"}
 """Fields of `_KEYS` that have a default."""
-
-HASH_LENGTH: Final = 8
 
 
 class Ref(NamedTuple):
@@ -59,7 +58,7 @@ def ref(manifest: Manifest) -> Ref:
 def digest(data: object) -> str:
     """Return a short hash of plain data, equal on all machines and in all runs."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
+    return hashlib.sha256(text.encode()).hexdigest()[:TEMPLATE_HASH_LENGTH]
 
 
 def copied(value: Any) -> Any:

@@ -89,10 +89,7 @@ def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Mani
             "annotations": {CONTAINER: _NAME, names.CONFIG: digest(mounted["data"])},
         },
         "spec": {
-            "serviceAccountName": names.account(name),
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "securityContext": pods.security(settings),
+            **pods.identity(job, settings),
             "terminationGracePeriodSeconds": 5,
             "tolerations": [
                 {

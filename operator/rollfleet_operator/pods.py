@@ -66,13 +66,9 @@ def pod_template(
         role: Worker or learner.
         revision: The role's revision.
         container: Fields of the role's own container; users refer to it by its `name`.
-        written: The user's template, merged over the operator's. It may violate "restricted"; then the cluster
-            refuses the pods.
-
-    Raises:
-        TemplateInvalid: `written` does not have the form of a pod template.
+        written: The user's template, `checked`, merged over the operator's. It may violate "restricted"; then the
+            cluster refuses the pods.
     """
-    written = checked(written)
     name, source = job.metadata.name, job.spec.source
     secret: Manifest = {"secretName": names.secret(name, role), "defaultMode": 0o440}
     volumes = [*_SCRATCH, {"name": "rollfleet", "secret": secret}]
@@ -86,11 +82,8 @@ def pod_template(
     ours: Manifest = {
         "metadata": {"labels": labels, "annotations": {CONTAINER: container["name"]}},
         "spec": {
-            "serviceAccountName": names.account(name),
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
+            **identity(job, settings),
             "restartPolicy": "Never",
-            "securityContext": security(settings),
             "containers": [
                 {
                     **container,
@@ -114,9 +107,14 @@ def pod_template(
     return template
 
 
-def security(settings: Settings) -> Manifest:
-    """Return the security context of a pod."""
-    return POD_SECURITY if settings.fixed_user else _ANY_USER
+def identity(job: CollectorJob, settings: Settings) -> Manifest:
+    """Return the fields of a pod's spec that say as whom it runs: without a token, and as an unprivileged user."""
+    return {
+        "serviceAccountName": names.account(job.metadata.name),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": POD_SECURITY if settings.fixed_user else _ANY_USER,
+    }
 
 
 def checked(written: Manifest) -> Manifest:

@@ -91,20 +91,14 @@ def _completion(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -
     if total and frames >= total:
         return Verdict(Stage.COMPLETE, "TotalFrames", f"the learner has taken all {total} frames")
     after = f"after {frames} of {total} frames" if total else f"after {frames} frames"
-    if _is_completed(heartbeats):
+    if is_completed(heartbeats):
         return Verdict(Stage.COMPLETE, "LearnerDone", f"the learner has completed the job {after}")
     return Verdict(Stage.COMPLETE, "LearnerExited", f"the learner exited with code 0 {after}") if done else None
 
 
-def _is_completed(heartbeats: Heartbeats) -> bool:
+def is_completed(heartbeats: Heartbeats) -> bool:
     """Whether the learner has completed the job. Exit code 0 alone does not prove completion."""
     return heartbeats.control is not None and heartbeats.control.phase is LearnerPhase.COMPLETE
-
-
-def left_early(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> Run | None:
-    """Return the run of workers that all exited with 0 although the learner has not completed the job; None: none."""
-    run = current_run(job, observed, Role.WORKER)
-    return run if run and run.complete and not _is_completed(heartbeats) else None
 
 
 def _failure(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> Verdict | None:

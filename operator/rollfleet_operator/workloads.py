@@ -64,7 +64,7 @@ def _indexed(job: CollectorJob, settings: Settings, role: Role, revision: str, c
             "limits": {**spec.resources.limits, **devices},
         },
     }
-    template = pods.pod_template(job, settings, role, revision, container, spec.template)
+    template = pods.pod_template(job, settings, role, revision, container, pods.checked(spec.template))
     manifest = _workload(job, role, revision, template)
     manifest["spec"] |= {
         "completionMode": "Indexed",

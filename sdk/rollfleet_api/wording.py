@@ -79,7 +79,7 @@ def worded(error: ValidationError, model: type[Model], spelling: Spelling = YAML
                 yield spelling.path(path), _message(detail, path, _field(owner, name), spelling)
 
 
-def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.7) -> str | None:
+def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the most similar name, whatever its case and separators; None: no name is similar.
 
     Example:
@@ -87,7 +87,7 @@ def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.7) -> str | No
         'TimeStack'
     """
     plain = {_plain(known): known for known in names}
-    near = get_close_matches(_plain(name), plain, n=1, cutoff=cutoff)
+    near = get_close_matches(_plain(name), plain, n=1, cutoff=0.7)
     return plain[near[0]] if near else None
 
 

@@ -10,9 +10,10 @@ from tests.control.pure.scene import Scene, scene
 from rollfleet_api.messages import LearnerPhase, LearnerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.times import format_time
+from rollfleet_operator.conditions import conditions
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.nats_port import Heartbeats, JobKey
-from rollfleet_operator.verdict import Stage, left_early
+from rollfleet_operator.verdict import Stage
 
 LEARNER: dict[str, Any] = {"template": {}}
 GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: 0/1 nodes are available."
@@ -80,7 +81,7 @@ def test_stage_of_a_job_when(found: Scene, stage: Stage) -> None:
 def test_workers_that_exit_without_the_learners_word_have_left_early(phase: LearnerPhase | None, early: bool) -> None:
     left = scene(learner=LEARNER).ended("Complete").with_heartbeats(phase=phase)
     assert left.verdict.stage is Stage.LIVE  # the learner's pod saves its results
-    assert (left_early(left.job, left.observed, left.heartbeats) is not None) == early
+    assert ("WorkersLeft" in [each.reason for each in conditions(left.snapshot)]) == early
 
 
 def test_crashes_over_many_days_end_no_job() -> None:
