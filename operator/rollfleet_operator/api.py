@@ -27,6 +27,7 @@ SILENT_S: Final = 90.0
 """A watch that carries nothing for this long has lost its connection: a bookmark comes each minute."""
 
 LOG_BYTES: Final = 1 << 20
+"""The most bytes of a log, its last ones."""
 
 MESSAGE_CHARACTERS: Final = 4096
 """The most characters kept of a refusal, which may repeat the refused object with its megabytes."""
@@ -137,11 +138,11 @@ class Api:
         status: Manifest = answer["status"]
         return status
 
-    async def log(self, namespace: str, pod: str, *, container: str = "", tail: int) -> str:
-        """Return the last lines of a pod's log, at most `LOG_BYTES`; `container` empty: of its only container."""
+    async def log(self, namespace: str, pod: str, token: str, *, container: str, tail: int) -> str:
+        """Return the last lines of a pod's log, as the user of a token; `container` empty: of its only container."""
         query, end = {"tailLines": str(tail)} | ({"container": container} if container else {}), bytearray()
         path = KINDS["Pod"].path(namespace, pod, "log")
-        async with self._response(self._session, "GET", path, params=query) as response:
+        async with self._response(self._session, "GET", path, params=query, token=token) as response:
             async for data in response.content.iter_any():
                 end += data
                 del end[:-LOG_BYTES]
@@ -233,12 +234,8 @@ def login() -> kopf.ConnectionInfo:
     return found
 
 
-def as_viewer(token: str, server: kopf.ConnectionInfo) -> kopf.ConnectionInfo:
-    """Return the address of the API server with a viewer's token, and none of the operator's credentials."""
+def without_credentials(found: kopf.ConnectionInfo) -> kopf.ConnectionInfo:
+    """Return the address of the API server alone, for requests with the token of a viewer."""
     return kopf.ConnectionInfo(
-        server=server.server,
-        ca_path=server.ca_path,
-        ca_data=server.ca_data,
-        insecure=server.insecure,
-        token=token,
+        server=found.server, ca_path=found.ca_path, ca_data=found.ca_data, insecure=found.insecure
     )

@@ -11,7 +11,7 @@ from typing import Any, Final
 import kopf
 
 from rollfleet_api.job import KIND
-from rollfleet_operator.api import Api, as_viewer
+from rollfleet_operator.api import Api, without_credentials
 from rollfleet_operator.cache import WATCHED, Cache
 from rollfleet_operator.errors import ApiError, OperatorError
 from rollfleet_operator.installation_key import KEY_BYTES
@@ -91,8 +91,8 @@ class Operator:
         self._nats = self._open_nats(access)
         jobs = None
         if self.settings.ui_port is not None:
-            jobs = ShownJobs(self.cache, PodLogs(self.cache, self.connect))
-            viewers = await self._http.enter_async_context(Api(lambda: as_viewer("", self.connect())))
+            viewers = await self._http.enter_async_context(Api(lambda: without_credentials(self.connect())))
+            jobs = ShownJobs(self.cache, PodLogs(self.cache, viewers))
             shown = served(page(jobs, ReviewGuard(viewers)), port=self.settings.ui_port, host=None)
             await self._http.enter_async_context(shown)
         reconciler = Reconciler(self._api, self.cache, self._nats, access, self.settings, page=jobs)

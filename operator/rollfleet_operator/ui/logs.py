@@ -1,12 +1,9 @@
 """The logs of pods, read from the API server with the viewer's own token: the operator has no right to read logs."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
-import kopf
-
-from rollfleet_operator.api import Api, as_viewer
+from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import ApiError
 from rollfleet_operator.nats_port import JobKey
@@ -17,10 +14,10 @@ AT_ONCE: Final = 8
 
 
 class PodLogs:
-    """A reader of logs."""
+    """A reader of logs. `api` needs no credentials, as that of `ReviewGuard`."""
 
-    def __init__(self, cache: Cache, connect: Callable[[], kopf.ConnectionInfo]) -> None:
-        self._cache, self._connect, self._limit = cache, connect, asyncio.Semaphore(AT_ONCE)
+    def __init__(self, cache: Cache, api: Api) -> None:
+        self._cache, self._api, self._limit = cache, api, asyncio.Semaphore(AT_ONCE)
 
     async def read(self, key: str, process: str, *, previous: bool, tail: int, viewer: Viewer) -> str:
         """Return the last lines of a pod's log, read with the viewer's rights; see `rollfleet_ui.source.Source`."""
@@ -31,9 +28,9 @@ class PodLogs:
             raise LookupError(f"{process} has no {'earlier ' if previous else ''}pod with a log")
         pod = pods[-2 if previous else -1]
         try:
-            async with self._limit, Api(lambda: as_viewer(viewer.token or "", self._connect())) as api:
+            async with self._limit:
                 container = pod.failed_init or pod.container
-                return await api.log(job.namespace, pod.name, container=container, tail=tail)
+                return await self._api.log(job.namespace, pod.name, viewer.token or "", container=container, tail=tail)
         except ApiError as error:
             if error.status in (401, 403):
                 raise PermissionError(f"you may not read the log of Pod {job.namespace}/{pod.name}: {error}") from error

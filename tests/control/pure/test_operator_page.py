@@ -1,5 +1,6 @@
 """What the page shows of jobs: rows, workers, timelines and histories."""
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.times import format_time
 from rollfleet_api.validation import parse_job
 from rollfleet_api.views import JobView
+from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.problems import Problem
@@ -30,10 +32,9 @@ LEARNER = LearnerStatus(session=1, version=5, applied_version=4, frames=640, mea
 class Stage:
     """The jobs of the page, and the operator's cache beside it."""
 
-    def __init__(self) -> None:
+    def __init__(self, api: Api) -> None:
         self.cache, self._version = Cache(), 0
-        logs = PodLogs(self.cache, lambda: kopf.ConnectionInfo(server="https://nowhere"))
-        self.page = ShownJobs(self.cache, logs)
+        self.page = ShownJobs(self.cache, PodLogs(self.cache, api))
 
     @property
     def job(self) -> JobRecord:
@@ -58,8 +59,9 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+async def stage() -> AsyncIterator[Stage]:
+    async with Api(lambda: kopf.ConnectionInfo(server="https://nowhere")) as api:
+        yield Stage(api)
 
 
 @pytest.fixture

@@ -224,7 +224,7 @@ async def test_defect_of_the_operator_is_on_the_page(api: Api, lists: Lists) -> 
         raise ZeroDivisionError
 
     cache, nats = Cache(), NatsInMemory()
-    page, nats.on_publish = ShownJobs(cache, PodLogs(cache, lists.connect)), defect
+    page, nats.on_publish = ShownJobs(cache, PodLogs(cache, api)), defect
     cache.put(stored(6))
     result = await Reconciler(api, cache, nats, SHARED, Settings(), page=page).reconcile(KEY)
     assert "ZeroDivisionError" in str(result.problem)
