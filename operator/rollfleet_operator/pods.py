@@ -83,7 +83,6 @@ def pod_template(
         "metadata": {"labels": labels, "annotations": {CONTAINER: container["name"]}},
         "spec": {
             **identity(job, settings),
-            "restartPolicy": "Never",
             "containers": [
                 {
                     **container,

@@ -133,8 +133,6 @@ class Model(BaseModel):
         strict=True,
         alias_generator=to_camel,
         validate_by_name=True,
-        validate_by_alias=True,
-        validate_default=False,
         allow_inf_nan=False,
         json_schema_extra=_add_rules,
     )
@@ -190,12 +188,8 @@ class Matching:
         rule = Rule(cel=f"self.matches(r'{self.pattern}')", message=self.expected)
         return {"type": "string", "maxLength": self.max_length, "x-kubernetes-validations": [rule.schema()]}
 
-    def matches(self, text: str) -> bool:
-        """Return whether a text is valid."""
-        return len(text) <= self.max_length and re.fullmatch(self.pattern, text) is not None
-
     def _check(self, text: str) -> str:
-        if self.matches(text):
+        if len(text) <= self.max_length and re.fullmatch(self.pattern, text):
             return text
         suggestion = self.suggest(text) if self.suggest else ""
         hint = f"; write `{suggestion}`" if suggestion else ""

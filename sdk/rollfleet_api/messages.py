@@ -25,7 +25,7 @@ Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Index = Annotated[int, Field(ge=0, le=2**16 - 1)]
 Amount = Annotated[float, Field(ge=0, le=1e12)]
 """A time in seconds, or a rate. It is finite: whoever reads it may calculate with it."""
-_STRICT = ConfigDict(strict=True, extra="ignore", ser_json_inf_nan="constants")
+_STRICT = ConfigDict(strict=True, extra="ignore")
 
 M = TypeVar("M")
 

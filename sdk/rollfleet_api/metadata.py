@@ -7,7 +7,7 @@ objects.
 import re
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, ConfigDict, Field
 
 from rollfleet_api.fields import Model, refusal
 
@@ -51,18 +51,10 @@ def _namespace(text: str) -> str:
     return _dns_label(text, MAX_LABEL_LENGTH, f"a namespace has at most {MAX_LABEL_LENGTH} characters")
 
 
-JobName = Annotated[
-    str,
-    AfterValidator(_name),
-    WithJsonSchema({"type": "string", "pattern": DNS_LABEL_PATTERN, "maxLength": MAX_NAME_LENGTH}),
-]
+JobName = Annotated[str, AfterValidator(_name)]
 """A DNS label of at most `MAX_NAME_LENGTH` characters."""
 
-Namespace = Annotated[
-    str,
-    AfterValidator(_namespace),
-    WithJsonSchema({"type": "string", "pattern": DNS_LABEL_PATTERN, "maxLength": MAX_LABEL_LENGTH}),
-]
+Namespace = Annotated[str, AfterValidator(_namespace)]
 """A DNS label of at most 63 characters."""
 
 

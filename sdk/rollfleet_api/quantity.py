@@ -29,7 +29,7 @@ def parse_quantity(text: str) -> Decimal:
     Raises:
         ValueError: The text is not a quantity. The message says what to write instead.
     """
-    match = re.match(PATTERN, text) if len(text) <= MAX_LENGTH and not text.endswith("\n") else None
+    match = re.fullmatch(PATTERN, text) if len(text) <= MAX_LENGTH else None
     if match is None:
         raise ValueError(f"`{text}` is not a quantity; write {_suggestion(text)}")
     number, suffix = Decimal(match[1]), match[3] or ""

@@ -146,7 +146,7 @@ def _ask(request: Request, *, accept: JetStreamCode | None = None) -> Plan:
 
 
 def _update_or_create(stream: Configuration) -> Generator[Request, Reply, bool]:
-    """Return whether the stream was created. In this order: creating an existing stream would reserve space twice."""
+    """Return whether the stream was created. One of an earlier version of Rollfleet gets this configuration."""
     update, create = (
         Request(subject=f"{API}STREAM.{verb}.{stream['name']}", data=json.dumps(stream).encode())
         for verb in ("UPDATE", "CREATE")

@@ -10,4 +10,4 @@ def format_time(time_s: float) -> str:
 
 def parse_time(text: str) -> float:
     """Parse RFC 3339, the inverse of `format_time`; fractions of a second are accepted too."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(text).timestamp()

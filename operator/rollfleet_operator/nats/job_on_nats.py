@@ -126,7 +126,6 @@ class JobOnNats:
             flow_control=True,
             idle_heartbeat=IDLE_S,
             inactive_threshold=IDLE_S,
-            mem_storage=True,
         )
         subscription = await client.subscribe(inbox, cb=on_message)
         try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from rollfleet.cluster.sources import Sources
 
 V = TypeVar("V", bound=View)
-
-OWN_METADATA: Final = ("name", "labels", "annotations", "ownerReferences")
-"""The metadata that a user writes; all else is the API server's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +287,8 @@ class Jobs:
             raise JobInvalid(str(errors)) from errors
         written: Any = job.dump()
         given = job.metadata.namespace if "namespace" in job.metadata.model_fields_set else self.api.namespace
-        metadata = {key: value for key, value in written["metadata"].items() if key in OWN_METADATA}
+        own = ("name", "labels", "annotations")  # all else is the API server's
+        metadata = {key: value for key, value in written["metadata"].items() if key in own}
         head = {"apiVersion": job.api_version, "kind": job.kind, "metadata": metadata | {"namespace": given}}
         return {**head, "spec": written["spec"]}
 
