@@ -9,7 +9,7 @@ from rollfleet_api.pods import Pod
 from rollfleet_api.validation import bounded
 from rollfleet_operator.manifest import Manifest, Ref, ref
 from rollfleet_operator.nats_port import JobKey
-from rollfleet_operator.observed import parsed_pod
+from rollfleet_operator.observed import parsed
 
 WATCHED: Final = (KIND, "Job", "Deployment", "Service", "ServiceAccount", "NetworkPolicy", "Pod")
 """The cached kinds. Not Secrets: a watch would need the right to read all Secrets of a namespace."""
@@ -116,7 +116,8 @@ class Cache:
         if known is not None:
             self._keys.pop(known.uid, None)
         self._keys[uid] = key
-        self._objects[key][which] = _Known(uid, version, parsed_pod(manifest) if which.kind == "Pod" else manifest)
+        value = parsed(Pod.parse, manifest) if which.kind == "Pod" else manifest
+        self._objects[key][which] = _Known(uid, version, value)
         return True
 
     def _drop(self, key: JobKey, which: Ref) -> None:

@@ -120,11 +120,6 @@ class Observed:
         return [pod for pod in self.pods if run is not None and pod.run == run.uid]
 
 
-def parsed_pod(manifest: Manifest) -> Pod | None:
-    """Return a pod; None: it is not one of the operator's."""
-    return _parsed(Pod.parse, manifest)
-
-
 def observe(
     children: Iterable[Manifest], pods: Iterable[Pod], *, refused_pods: str = "", source_digest: str | None = ""
 ) -> Observed:
@@ -135,11 +130,11 @@ def observe(
         ()
     """
     children, pods = list(children), list(pods)
-    parsed = [(child, _parsed(Run.parse, child) if child["kind"] == "Job" else None) for child in children]
-    runs = sorted((run for _, run in parsed if run), key=lambda run: (run.created_s, run.uid))
+    found = [(child, parsed(Run.parse, child) if child["kind"] == "Job" else None) for child in children]
+    runs = sorted((run for _, run in found if run), key=lambda run: (run.created_s, run.uid))
     uids = {run.uid for run in runs}
     return Observed(
-        children={ref(child): child for child, run in parsed if run or child["kind"] != "Job"},
+        children={ref(child): child for child, run in found if run or child["kind"] != "Job"},
         runs=tuple(runs),
         pods=tuple(
             sorted((pod for pod in pods if pod.run in uids or pod.role is Role.NATS), key=lambda pod: pod.index)
@@ -156,7 +151,7 @@ def _refused(child: Manifest) -> str:
     return next((each.get("message", "") for each in conditions if each["type"] == "ReplicaFailure"), "")
 
 
-def _parsed(parse: Callable[[Manifest], P], manifest: Manifest) -> P | None:
+def parsed(parse: Callable[[Manifest], P], manifest: Manifest) -> P | None:
     """Return a parsed object; None: it is not one of the operator's, or a user has changed it beyond recognition."""
     try:
         return parse(manifest)

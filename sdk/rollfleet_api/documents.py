@@ -92,31 +92,21 @@ def read_job(file: Path) -> CollectorJob:
     Raises:
         JobErrors: The file cannot be read, has errors, or has several jobs.
     """
-    jobs = read_jobs(read_text(file), origin=str(file))
+    documents = read_documents(read_text(file), origin=str(file))
+    if problems := [problem for document in documents for problem in document.problems]:
+        raise JobErrors(problems)
+    jobs = [document.job for document in documents if document.job]
     if len(jobs) != 1:
         raise JobErrors([Problem("", f"has {len(jobs)} jobs; put each into its own file", str(file))])
     return jobs[0]
 
 
-def read_jobs(text: str, *, origin: str) -> list[CollectorJob]:
-    """Read the jobs of a text with one or several YAML documents (JSON is YAML too).
+def read_documents(text: str, *, origin: str) -> list[Document]:
+    """Read the YAML documents of a text, valid or not (JSON is YAML too).
 
     Args:
         text: The documents, separated by `---`. Empty ones are skipped.
         origin: The text's name in messages, such as a file name.
-
-    Raises:
-        JobErrors: With the errors of all documents, each with its line.
-    """
-    documents = read_documents(text, origin=origin)
-    problems = [problem for document in documents for problem in document.problems]
-    if problems:
-        raise JobErrors(problems)
-    return [document.job for document in documents if document.job]
-
-
-def read_documents(text: str, *, origin: str) -> list[Document]:
-    """Read all documents of a text, valid or not.
 
     Raises:
         JobErrors: The text is not YAML, or is empty.

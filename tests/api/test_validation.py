@@ -3,7 +3,7 @@
 import pytest
 from tests.api.job_data import ENV, RULES, job_data
 
-from rollfleet_api.documents import read_jobs
+from rollfleet_api.documents import read_documents
 from rollfleet_api.validation import JobErrors, Problem, parse_job
 
 
@@ -95,14 +95,17 @@ spec:
 
 
 def read_messages(text: str) -> str:
-    with pytest.raises(JobErrors) as caught:
-        read_jobs(text, origin="job.yaml")
-    return str(caught.value)
+    try:
+        documents = read_documents(text, origin="job.yaml")
+    except JobErrors as errors:
+        return str(errors)
+    return "\n".join(str(problem) for document in documents for problem in document.problems)
 
 
 def test_several_documents_are_several_jobs_and_empty_ones_none() -> None:
     text = f"---\n---\n{TEXT}---\n{TEXT.replace('one', 'two')}---\n"
-    assert [job.metadata.name for job in read_jobs(text, origin="job.yaml")] == ["one", "two"]
+    jobs = [document.job for document in read_documents(text, origin="job.yaml")]
+    assert [job and job.metadata.name for job in jobs] == ["one", "two"]
 
 
 @pytest.mark.parametrize(
@@ -143,6 +146,7 @@ WORDS = ("1:30", "1:30"), ("2026-11-21", "2026-11-21"), ("v1", "v1"), ("yes", Tr
 @pytest.mark.parametrize(("text", "value"), [*NUMBERS, *WORDS])
 def test_scalars_are_read_as_kubectl_reads_them(text: str, value: object) -> None:
     written = TEXT.replace("{id: CartPole-v1}", f"\n    id: CartPole-v1\n    kwargs:\n      x: {text}")
-    (job,) = read_jobs(written, origin="")
-    assert job.spec.env.kwargs == {"x": value}
-    assert type(job.spec.env.kwargs["x"]) is type(value)
+    (document,) = read_documents(written, origin="")
+    assert document.job
+    assert document.job.spec.env.kwargs == {"x": value}
+    assert type(document.job.spec.env.kwargs["x"]) is type(value)

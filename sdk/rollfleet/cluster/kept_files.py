@@ -60,26 +60,23 @@ def mounted(job: CollectorJob, claim: str) -> CollectorJob:
 
 
 def create_claim(jobs: Jobs, job: JobView, claim: str, size: str) -> bool:
-    """Create a job's claim. Return False if it is there: it keeps its size.
+    """Create a job's claim to a volume of the cluster's default class, which is deleted with the job.
+
+    Return False if it is there: it keeps its size.
 
     Raises:
         ClusterError: The cluster refuses it. The learner's pod waits for it.
     """
+    metadata = {"name": claim, "namespace": job.metadata.namespace, "ownerReferences": [owner(job)]}
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
     try:
-        jobs.api.create(volume_claim(job, claim, size))
+        jobs.api.create({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})
     except ClusterError as error:
         if error.reason != "AlreadyExists":
             again = f"the learner of {job.key} waits for its volume: submit the job again"
             raise ClusterError(f"{error}; {again}", error.status, error.reason) from error
         return False
     return True
-
-
-def volume_claim(job: JobView, claim: str, size: str) -> Manifest:
-    """Return a claim to a volume of the cluster's default class, which is deleted with its job."""
-    metadata = {"name": claim, "namespace": job.metadata.namespace, "ownerReferences": [owner(job)]}
-    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
 
 
 def reader(job: JobView) -> Manifest:

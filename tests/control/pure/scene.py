@@ -10,6 +10,7 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.kubernetes_names import INDEX_LABEL, JOB_LABEL, ROLE_LABEL
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
+from rollfleet_api.pods import Pod
 from rollfleet_api.times import format_time
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.desired import access_objects, runs
@@ -17,7 +18,7 @@ from rollfleet_operator.installation_key import KEY_BYTES, InstallationKey
 from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
 from rollfleet_operator.nats_access import Login, NatsAccess
 from rollfleet_operator.nats_port import Heartbeats
-from rollfleet_operator.observed import Observed, observe, parsed_pod
+from rollfleet_operator.observed import Observed, observe, parsed
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.status import status
@@ -171,7 +172,7 @@ class Scene:
 
     @property
     def observed(self) -> Observed:
-        pods = [pod for manifest in self.pods if (pod := parsed_pod(manifest))]
+        pods = [pod for manifest in self.pods if (pod := parsed(Pod.parse, manifest))]
         return observe(self.children, pods, refused_pods=self.refused_pods)
 
     @property

@@ -11,7 +11,8 @@ import yaml
 from tests.api.job_data import job_data
 
 from rollfleet.cli.validate import check_environment, importing_from, validate
-from rollfleet_api.documents import read_jobs
+from rollfleet_api.documents import read_documents
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.validation import JobErrors
 
 JOB = """\
@@ -47,6 +48,12 @@ def run(*paths: str | Path, stdin: str = "") -> tuple[int, str]:
 
 def with_env(env: str, more: str = "") -> str:
     return JOB.replace("{id: CartPole-v1}", env) + more
+
+
+def a_job(env: str) -> CollectorJob:
+    (document,) = read_documents(with_env(f"{{{env}}}"), origin="")
+    assert document.job
+    return document.job
 
 
 def test_valid_files_exit_0_and_are_named(tmp_path: Path) -> None:
@@ -105,11 +112,9 @@ def test_templates_have_the_types_of_kubernetes() -> None:
 def test_before_a_run_an_id_passes_without_a_version_or_of_envpool_or_if_a_module_may_register_it_later() -> None:
     wrapped = "wrappers: [{entrypoint: 'envs:Wrap'}]"
     for env in ("id: CartPole", "id: 'envs:Foo-v0'", f"id: Foo-v0, {wrapped}", "id: Pong-v5, backend: EnvPool"):
-        (job,) = read_jobs(with_env(f"{{{env}}}"), origin="")
-        check_environment(job, origin="job.yaml")
-    (job,) = read_jobs(with_env("{id: Foo-v0}"), origin="")
+        check_environment(a_job(env), origin="job.yaml")
     with pytest.raises(JobErrors, match=r"job\.yaml: spec\.env\.id: `Foo-v0` is not a registered environment"):
-        check_environment(job, origin="job.yaml")
+        check_environment(a_job("id: Foo-v0"), origin="job.yaml")
 
 
 def test_an_unknown_environment_is_reported_beside_other_problems() -> None:
