@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from copy import deepcopy
 from typing import Any, Final, NamedTuple
 
 from rollfleet_api.kinds import KINDS
@@ -61,13 +62,6 @@ def digest(data: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:TEMPLATE_HASH_LENGTH]
 
 
-def copied(value: Any) -> Any:
-    """Return a deep copy of plain data, in a fifth of the time of `copy.deepcopy`."""
-    if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    return [copied(item) for item in value] if isinstance(value, list) else value
-
-
 def overlay(below: Any, above: Any, field: str = "") -> Any:
     """Merge a user's manifest (`above`) into the operator's (`below`); the result shares nothing with either.
 
@@ -81,9 +75,9 @@ def overlay(below: Any, above: Any, field: str = "") -> Any:
         {'b': {'c': 2, 'd': 3}}
     """
     if isinstance(below, dict) and isinstance(above, dict) and (above or field != "securityContext"):
-        merged = {key: copied(value) for key, value in below.items() if key not in above}
+        merged = {key: deepcopy(value) for key, value in below.items() if key not in above}
         merged |= {
-            key: overlay(below[key], value, key) if key in below else copied(value)
+            key: overlay(below[key], value, key) if key in below else deepcopy(value)
             for key, value in above.items()
             if value is not None
         }
@@ -91,8 +85,8 @@ def overlay(below: Any, above: Any, field: str = "") -> Any:
     if _is_keyed(field, below) and _is_keyed(field, above):
         theirs = {_key(field, item): item for item in above}
         items = [overlay(item, theirs.pop(_key(field, item), {})) for item in below]
-        return items + copied([*theirs.values()])
-    return copied(above)
+        return items + deepcopy([*theirs.values()])
+    return deepcopy(above)
 
 
 def covers(wanted: Any, found: Any, field: str = "") -> bool:

@@ -253,48 +253,37 @@ Quantity = Annotated[
 # --- Free-form objects -----------------------------------------------------------------------------------------------
 
 
-_Trail = tuple[Any, str | int] | None  # the trail of the parent, and a field or an item: text is made for errors only
-
-
-def _path(trail: _Trail) -> str:
-    return child(_path(trail[0]), trail[1]) if trail else ""
-
-
-def _plain(value: object, trail: _Trail, depth: int) -> JsonValue:
+def _plain(value: object, path: str, depth: int) -> JsonValue:
     value = _number(value) if isinstance(value, Real) else value
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise refusal((_path(trail), f"{value} cannot be written in JSON; use a finite number"))
+            raise refusal((path, f"{value} cannot be written in JSON; use a finite number"))
         return value
     if depth >= MAX_DEPTH:
-        raise refusal((_path(trail), f"nested more than {MAX_DEPTH} levels deep, or contains itself"))
+        raise refusal((path, f"nested more than {MAX_DEPTH} levels deep, or contains itself"))
     if isinstance(value, list | tuple):
-        return [_plain(item, (trail, index), depth + 1) for index, item in enumerate(value)]
+        return [_plain(item, child(path, index), depth + 1) for index, item in enumerate(value)]
     if isinstance(value, Mapping):
-        return _plain_object(value, trail, depth)
-    raise refusal(
-        (
-            _path(trail),
-            f"a {type(value).__name__} cannot be written in JSON; use text, numbers, booleans, lists and mappings",
-        )
-    )
+        return _plain_object(value, path, depth)
+    wanted = "use text, numbers, booleans, lists and mappings"
+    raise refusal((path, f"a {type(value).__name__} cannot be written in JSON; {wanted}"))
 
 
-def _plain_object(value: Mapping[object, object], trail: _Trail, depth: int) -> dict[str, JsonValue]:
+def _plain_object(value: Mapping[object, object], path: str, depth: int) -> dict[str, JsonValue]:
     plain: dict[str, JsonValue] = {}
     for key, item in value.items():
         if not isinstance(key, str):
-            raise refusal((_path(trail), f'the key {key!r} is not text; write it in quotes: "{key}"'))
-        plain[key] = _plain(item, (trail, key), depth + 1)
+            raise refusal((path, f'the key {key!r} is not text; write it in quotes: "{key}"'))
+        plain[key] = _plain(item, child(path, key), depth + 1)
     return plain
 
 
 def _free_form(value: object) -> dict[str, JsonValue]:
     if not isinstance(value, Mapping):
         raise PydanticCustomError("dict_type", "expected a mapping")
-    return _plain_object(value, None, 0)
+    return _plain_object(value, "", 0)
 
 
 FreeForm = Annotated[
