@@ -11,7 +11,6 @@ from rollfleet_api.permissions import Role
 CONFIG: Final = "rollfleet.dev/config"
 """Annotation of a NATS server's pod: a hash of its configuration, at whose change the server starts again."""
 
-REVISION: Final = "rollfleet.dev/revision"
 APPLIED: Final = "rollfleet.dev/applied"
 """Annotation: a hash of the applied manifest. It shows that a field is no longer wanted."""
 

@@ -55,16 +55,13 @@ CONTAINER_SECURITY: Final[Manifest] = {
 _NO_DEVICES: Final = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
 
-def pod_template(
-    job: CollectorJob, settings: Settings, role: Role, revision: str, container: Manifest, written: Manifest
-) -> Manifest:
+def pod_template(job: CollectorJob, settings: Settings, role: Role, container: Manifest, written: Manifest) -> Manifest:
     """Build the pod template of a role.
 
     Args:
         job: The job.
         settings: The operator's settings.
         role: Worker or learner.
-        revision: The role's revision.
         container: Fields of the role's own container; users refer to it by its `name`.
         written: The user's template, `checked`, merged over the operator's. It may violate "restricted"; then the
             cluster refuses the pods.
@@ -78,9 +75,8 @@ def pod_template(
         volumes.append({"name": "source", "configMap": {"name": source.config_map}})
         mounts.append({"name": "source", "mountPath": SOURCE, "readOnly": True})
         variables.append({"name": "PYTHONPATH", "value": SOURCE})
-    labels = names.labels(name, role) | {names.REVISION: revision}
     ours: Manifest = {
-        "metadata": {"labels": labels, "annotations": {CONTAINER: container["name"]}},
+        "metadata": {"labels": names.labels(name, role), "annotations": {CONTAINER: container["name"]}},
         "spec": {
             **identity(job, settings),
             "containers": [

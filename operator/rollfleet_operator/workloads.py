@@ -42,7 +42,7 @@ def learner(job: CollectorJob, settings: Settings, source_digest: str = "") -> M
     written = pods.checked(job.spec.learner.template)
     own = next(iter(written["spec"]["containers"]), {"name": LEARNER})
     container = {"name": own["name"], "image": job.spec.image or settings.worker_image}
-    template = pods.pod_template(job, settings, Role.LEARNER, revision, container, written)
+    template = pods.pod_template(job, settings, Role.LEARNER, container, written)
     manifest = _workload(job, Role.LEARNER, revision, template)
     manifest["spec"] |= {
         "backoffLimit": NO_LIMIT,
@@ -64,7 +64,7 @@ def _indexed(job: CollectorJob, settings: Settings, role: Role, revision: str, c
             "limits": {**spec.resources.limits, **devices},
         },
     }
-    template = pods.pod_template(job, settings, role, revision, container, pods.checked(spec.template))
+    template = pods.pod_template(job, settings, role, container, pods.checked(spec.template))
     manifest = _workload(job, role, revision, template)
     manifest["spec"] |= {
         "completionMode": "Indexed",
@@ -80,9 +80,8 @@ def _indexed(job: CollectorJob, settings: Settings, role: Role, revision: str, c
 
 def _workload(job: CollectorJob, role: Role, revision: str, template: Manifest) -> Manifest:
     name = job.metadata.name
-    labels = names.labels(name, role) | {names.REVISION: revision}
     spec = {"podReplacementPolicy": "Failed", "template": template}
-    return built("Job", str(names.Workload(name, role, revision)), labels, spec=spec)
+    return built("Job", str(names.Workload(name, role, revision)), names.labels(name, role), spec=spec)
 
 
 def _ignored(container: str, codes: Sequence[int]) -> list[Manifest]:

@@ -13,9 +13,9 @@ pytestmark = pytest.mark.cluster
 
 
 def template(lab: Lab) -> tuple[str, str, Any]:
-    """All that a running pod could be replaced for: the run, its revision, and the template."""
+    """All that a running pod could be replaced for: the run, its name with its revision, and the template."""
     run = lab.run()
-    return run["metadata"]["uid"], run["metadata"]["labels"]["rollfleet.dev/revision"], run["spec"]["template"]
+    return run["metadata"]["uid"], run["metadata"]["name"], run["spec"]["template"]
 
 
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
