@@ -54,7 +54,7 @@ class Observer:
         """Return the next batch as it was sent; None: none came in time.
 
         Raises:
-            JobEnded: The job has ended, and every batch that came was returned.
+            JobEnded: The job has ended, or the observer is closed, and every batch that came was returned.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ended, timeout_s)
@@ -83,8 +83,9 @@ class Observer:
         log.warning("skipped a batch that could not be read: %s", error)
 
     def close(self) -> None:
-        """Disconnect. Closing twice is harmless."""
+        """Disconnect: no more batches come. Closing twice is harmless."""
         self._link.close()
+        self._end(JobEnded("the observer is closed"))
 
     # --- on the link's thread ---
 

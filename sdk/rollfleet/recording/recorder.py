@@ -1,8 +1,7 @@
 """Writes every batch of a job to disk, beside its learner."""
 
-import threading
 from concurrent import futures
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +60,6 @@ class Recorder(AbstractContextManager["Recorder"]):
         self._observer, self.job = observer, observer.job
         self._writer = SegmentWriter(folder, self.job, segment_bytes=segment_bytes)
         self._batches = self._frames = self._bytes = 0
-        self._stop = threading.Event()
         self._done = in_background(self._run, "rollfleet-record")
 
     def counts(self) -> Recorded:
@@ -91,7 +89,6 @@ class Recorder(AbstractContextManager["Recorder"]):
         Raises:
             OSError: The disk is full or broken.
         """
-        self._stop.set()
         self._observer.close()  # no more arrive while those of before are written
         self._done.result()
 
@@ -99,23 +96,11 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.close()
 
     def _run(self) -> None:
-        try:
-            self._record()
-        finally:
-            self._writer.close()
-
-    def _record(self) -> None:
-        while True:
-            stopping = self._stop.is_set()
-            try:
-                assembled = self._observer.receive(0.0 if stopping else RECEIVE_TIMEOUT_S)
-            except JobEnded:
-                return
-            if assembled:
-                self._write(assembled)
-            elif stopping:
-                return
-            self._writer.flush_old()
+        with closing(self._writer), suppress(JobEnded):
+            while True:
+                if assembled := self._observer.receive(RECEIVE_TIMEOUT_S):
+                    self._write(assembled)
+                self._writer.flush_old()
 
     def _write(self, assembled: Assembled[Identity]) -> None:
         try:

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet import CollectorJob, Recording
-from rollfleet.errors import JobInvalid, RecordingDamaged
+from rollfleet.errors import JobEnded, JobInvalid, RecordingDamaged
 from rollfleet.recording.recorder import Recorder
 from rollfleet.recording.segments import SegmentWriter, segments_in
 from rollfleet.wire.chunks import Assembled, Identity
@@ -148,8 +148,10 @@ class Flood:
 
     job, missed, corrupt, is_closed = job_called("test"), 0, 0, False
 
-    def receive(self, timeout_s: float) -> Assembled[Identity] | None:
-        return None if self.is_closed else Assembled(key=of(0, 0), buffer=np.zeros(8, np.uint8))
+    def receive(self, timeout_s: float) -> Assembled[Identity]:
+        if self.is_closed:
+            raise JobEnded("the observer is closed")
+        return Assembled(key=of(0, 0), buffer=np.zeros(8, np.uint8))
 
     def count_corrupt(self, error: Exception) -> None: ...
 
