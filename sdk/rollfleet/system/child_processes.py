@@ -19,6 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
+from rollfleet_api.text import last_line
+
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
@@ -122,8 +124,8 @@ class Child:
     name: str
     process: asyncio.subprocess.Process
     _output: asyncio.ReadTransport
-    _last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
-    _reader: "asyncio.Task[None] | None" = None
+    _last: deque[str]
+    _reader: "asyncio.Task[None]"
     started_s: float = field(default_factory=time.time)
 
     @property
@@ -140,23 +142,17 @@ class Child:
         """Return the last lines that it wrote, at most 2,000. Long ones are cut."""
         return "\n".join(list(self._last)[-lines:])
 
-    def last_line(self) -> str:
-        """Return the last line that it wrote that is not blank; empty: none."""
-        return next((line.strip() for line in reversed(self._last) if line.strip()), "")
-
     def describe_end(self) -> str:
         """Describe its end in a sentence, with the last line that it wrote."""
         assert self.process.returncode is not None, "it still runs"
-        return (
-            f"{self.name} ended: {describe_exit(self.process.returncode)}; its last line: {self.last_line() or 'none'}"
-        )
+        said = last_line(self.last_output(LAST_LINES)) or "none"
+        return f"{self.name} ended: {describe_exit(self.process.returncode)}; its last line: {said}"
 
     async def wait(self) -> int:
         """Wait until it has ended and its output is read. Returns its exit code, or minus the signal's number."""
         code = await self.process.wait()
-        if self._reader:
-            with suppress(TimeoutError):  # a grandchild may hold the pipe open
-                await asyncio.wait_for(asyncio.shield(self._reader), DRAIN_S)
+        with suppress(TimeoutError):  # a grandchild may hold the pipe open
+            await asyncio.wait_for(asyncio.shield(self._reader), DRAIN_S)
         return code
 
     async def stop(self, grace_s: float) -> None:
@@ -173,13 +169,6 @@ class Child:
         """Send a signal to its group, if the group still exists."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
-
-    async def _read(self, stream: asyncio.StreamReader, on_line: Callable[[str], None] | None) -> None:
-        while line := await _next_line(stream):
-            text = line.decode(errors="replace").rstrip("\r\n")
-            self._last.append(text[:LONGEST_LINE])
-            if on_line:
-                on_line(text)
 
 
 async def spawn(
@@ -210,9 +199,16 @@ async def spawn(
         raise
     finally:
         os.close(theirs)
-    child = Child(name, process, output)
-    child._reader = asyncio.create_task(child._read(stream, on_line))
-    return child
+    last = deque[str](maxlen=LAST_LINES)
+    return Child(name, process, output, last, asyncio.create_task(_read(stream, last, on_line)))
+
+
+async def _read(stream: asyncio.StreamReader, last: deque[str], on_line: Callable[[str], None] | None) -> None:
+    while line := await _next_line(stream):
+        text = line.decode(errors="replace").rstrip("\r\n")
+        last.append(text[:LONGEST_LINE])
+        if on_line:
+            on_line(text)
 
 
 async def _next_line(stream: asyncio.StreamReader) -> bytes:

@@ -13,6 +13,7 @@ from tests.running import alive
 from tests.waiting import wait_until
 
 from rollfleet.system.child_processes import Child, describe_exit, spawn
+from rollfleet_api.text import last_line
 
 ENVIRON = dict(os.environ)
 
@@ -61,7 +62,7 @@ async def test_each_line_is_reported_when_it_is_written() -> None:
 async def test_odd_output_is_read_to_its_last_line_that_is_not_blank(program: str, line: str) -> None:
     child = await python(program)
     assert await child.wait() == 0
-    assert child.last_line() == line
+    assert last_line(child.last_output()) == line
 
 
 # Exits.
