@@ -104,18 +104,18 @@ def _speed(watch: JobWatch) -> float:
 
 
 def _table(watch: JobWatch, problems: list[str]) -> Group:
-    job, learner = watch.job, watch.learner
+    job, learner = watch.job, watch.learner or LearnerStatus(session=0)
     head = Table.grid(padding=(0, 3))
     goal = f" of {job.spec.collect.total_frames:,}" if job.spec.collect.total_frames else ""
     head.add_row(
         Text(job.metadata.name, style="bold"),
-        f"{learner.frames if learner else 0:,}{goal} frames",
+        f"{learner.frames:,}{goal} frames",
         f"{_speed(watch):,.0f} frames/s",
-        f"{learner.batches if learner else 0:,} batches",
-        f"mean return {_number(learner.mean_return if learner else None)}{_evaluation(learner)}",
-        f"version {learner.version if learner else 0}",
-        f"lag {learner.lag if learner else 0}",
-        f"dropped {learner.dropped if learner else 0}",
+        f"{learner.batches:,} batches",
+        f"mean return {_number(learner.mean_return)}{_evaluation(learner)}",
+        f"version {learner.version}",
+        f"lag {learner.lag}",
+        f"dropped {learner.dropped}",
     )
     table = Table(box=None, padding=(0, 2))
     for column in ("worker", "state", "version", "frames", "frames/s", "mean return", "starts"):
@@ -133,8 +133,8 @@ def _table(watch: JobWatch, problems: list[str]) -> Group:
     return Group(head, table, *(Text(problem, style="red") for problem in problems))
 
 
-def _evaluation(learner: LearnerStatus | None) -> str:
-    found = learner.evaluation if learner else None
+def _evaluation(learner: LearnerStatus) -> str:
+    found = learner.evaluation
     return f", evaluated {_number(found.mean_return)} at version {found.version}" if found else ""
 
 

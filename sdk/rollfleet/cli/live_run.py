@@ -270,8 +270,7 @@ class LiveRun:
         if self._ended is None:
             now_s = time.time()
             self._ended = final_status(kind, reason, one_line(text), now_s)
-            happened = {ConditionType.COMPLETE: Happened.COMPLETE, ConditionType.FAILED: Happened.FAILED}
-            self._history.note(now_s, happened.get(kind, Happened.SUSPENDED), one_line(text))
+            self._history.note(now_s, Happened(kind), one_line(text))
 
     def _save(self) -> None:
         run = SavedRun(page=self.page(), workers=self.workers(), history=self.history(), timeline=self.timeline())

@@ -19,11 +19,6 @@ from rollfleet_api.times import format_time
 from rollfleet_api.views import JobView
 
 STOPPED: Final = "Stopped"
-_PHASES: Final = {
-    ConditionType.COMPLETE: Phase.COMPLETE,
-    ConditionType.FAILED: Phase.FAILED,
-    ConditionType.SUSPENDED: Phase.SUSPENDED,
-}
 _ABSENT: Final = (WorkerState.STARTING, WorkerState.FAILED, WorkerState.LEFT)
 ADVICE: Final = {
     "EvaluationCrashed": "See its last lines in the timeline. The training goes on.",
@@ -71,9 +66,9 @@ def running_status(
 
 
 def final_status(kind: ConditionType, reason: str, message: str, time_s: float) -> CollectorJobStatus:
-    """Return the status of a run that a condition ended."""
+    """Return the status of a run that a condition ended: Complete, Failed or Suspended."""
     return CollectorJobStatus(
-        phase=_PHASES[kind], conditions=[_condition(kind, reason, message)], completion_time=format_time(time_s)
+        phase=Phase(kind), conditions=[_condition(kind, reason, message)], completion_time=format_time(time_s)
     )
 
 
