@@ -111,7 +111,7 @@ class InlineTransport(Transport):
                 self._worker.apply_waiting()
             finally:
                 self._collecting.release()
-        return {0: self._worker_transport.status} if self._worker_transport.status else {}
+        return {0: self._worker_transport.status}
 
     def call(self, worker: int, call: Call) -> "Future[Answer]":
         """See `Transport`. The worker answers at once."""
@@ -166,19 +166,17 @@ class _InlineWorkerTransport:
         self._shared = shared
         self._newest: Weights | None = None
         self._layout: Layout | None = None
-        self._checked: object = None
         self.incarnation = 0
         self.control: Control | None = None
-        self.status: WorkerStatus | None = None
+        self.status = WorkerStatus(worker=0, incarnation=0)
 
     def follow_weights(self, layout: Layout) -> "_InlineWorkerTransport | None":
         self._layout = layout
         return None if self._shared else self
 
     def put(self, version: int, snapshot: Snapshot) -> None:
-        if self._layout is not None and snapshot.parameters is not self._checked:
+        if self._layout is not None:
             self._layout.check(snapshot.parameters)
-            self._checked = snapshot.parameters
         self._newest = Weights(version=version, data=snapshot.data.numpy(), flags=snapshot.flags)
 
     def newest(self) -> Weights | None:

@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from rollfleet.errors import RollfleetError, WeightMismatch
 from rollfleet.processes.control_block import WeightsLocation
 from rollfleet.schemes import Layout
 from rollfleet.system.shared_memory import GRANULARITY, SharedMemory
@@ -102,10 +101,8 @@ class SharedWeightsInbox:
     ) -> None:
         self._shared_memory, self._layout, self._location = shared_memory, layout, location
         self._held: WeightsLocation | None = None
-        self._newest: Weights | None = None
         self._slots: dict[int, NDArray[np.uint8]] = {}
         self._checked: set[int] = set()
-        self._misfit: RollfleetError | None = None
 
     def newest(self) -> Weights | None:
         """Return the newest version; None: none has come yet. It stays unchanged until `release` or the next call.
@@ -113,18 +110,13 @@ class SharedWeightsInbox:
         Raises:
             WeightMismatch: A version does not fit the worker's policy.
         """
-        if self._misfit:
-            raise self._misfit
         while (location := self._location()) is not None and location != self._held:
             self.release()
             if _lock(self._shared_memory, location.data_at, fcntl.LOCK_SH):  # else the learner writes a newer one there
                 self._held = location  # the loop's condition checks that it was not replaced before we had the lock
-                self._newest = None
         if self._held is None:
             return None
-        if self._newest is None:
-            self._newest = Weights(version=self._held.version, data=self._read(self._held), flags=self._held.flags)
-        return self._newest
+        return Weights(version=self._held.version, data=self._read(self._held), flags=self._held.flags)
 
     def release(self) -> None:
         """Release the version that `newest` returned last: it is loaded."""
@@ -135,11 +127,7 @@ class SharedWeightsInbox:
     def _read(self, location: WeightsLocation) -> NDArray[np.uint8]:
         if location.parameters_at not in self._checked:
             text = os.pread(self._shared_memory.fileno(), location.parameters_bytes, location.parameters_at)
-            try:
-                self._layout.check(_PARAMETERS.validate_json(text))
-            except WeightMismatch as error:
-                self._misfit = error
-                raise
+            self._layout.check(_PARAMETERS.validate_json(text))
             self._checked.add(location.parameters_at)
         if location.data_at not in self._slots:
             self._slots[location.data_at] = self._shared_memory.map(location.data_at, location.data_bytes)

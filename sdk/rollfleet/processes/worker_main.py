@@ -47,9 +47,8 @@ class WorkerArguments:
     pickled_workload: int
 
     def descriptors(self) -> list[int]:
-        """Return the descriptors that the process inherits."""
-        given = (self.connection, self.control_block, self.batches, self.crash, self.weights, self.pickled_workload)
-        return [descriptor for descriptor in given if descriptor >= 0]
+        """Return the descriptors that a spawned process inherits."""
+        return [self.connection, self.control_block, self.batches, self.crash, self.weights, self.pickled_workload]
 
 
 def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobEnded
-from rollfleet.processes.control_block import ControlBlock, Instructions, WeightsLocation
+from rollfleet.processes.control_block import ControlBlock, Instructions
 from rollfleet.processes.messages import BatchReady, WorkerMessage, encode_message
 from rollfleet.processes.weights import SharedWeightsInbox
 from rollfleet.schemes import Layout
@@ -94,7 +94,7 @@ class ProcessWorkerTransport:
 
     def follow_weights(self, layout: Layout) -> SharedWeightsInbox:
         """See `WorkerTransport`."""
-        self._inbox = SharedWeightsInbox(self._weights, layout, self._location)
+        self._inbox = SharedWeightsInbox(self._weights, layout, lambda: self._instructions().weights)
         return self._inbox
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
@@ -148,9 +148,6 @@ class ProcessWorkerTransport:
             self.on_leave()
         return instructions
 
-    def _location(self) -> WeightsLocation | None:
-        return self._instructions().weights
-
     def _release_weights(self) -> None:
         if self._inbox:
             self._inbox.release()
@@ -189,9 +186,7 @@ class ProcessWorkerTransport:
         """Wait for a wake-up of the learner, at most `timeout_s`."""
         if not self._poll.poll(timeout_s * 1000):
             return
-        try:
-            wake_ups = self._connection.recv(4096)
-        except OSError as error:
-            raise JobEnded("the learner is gone") from error
-        if not wake_ups:
-            raise JobEnded("the learner is gone")
+        with suppress(OSError):
+            if self._connection.recv(4096):
+                return
+        raise JobEnded("the learner is gone")
