@@ -40,12 +40,7 @@ class LockstepStepper:
         self._waiting[...] = False
 
     def collect(
-        self,
-        into: Storage,
-        act: Callable[[], list[Array]],
-        *,
-        version: int,
-        stop: Callable[[], bool] | None = None,
+        self, into: Storage, act: Callable[[], list[Array]], *, version: int, stop: Callable[[], bool]
     ) -> Collected:
         """See `Stepper`."""
         (env, actor, episodes, _, spec, infos), arrays = self._context, into.arrays
@@ -61,7 +56,7 @@ class LockstepStepper:
         rewards, terminations, truncations = columns[REWARD], columns[TERMINATED], columns[TRUNCATED]
         reported = [columns[key] for key in infos.shapes] if infos is not None else []
         step, action_of, advance = env.step, actor.action_of, actor.advance
-        for t in range(len(rewards)) if stop is None else _until(stop, len(rewards)):
+        for t in _until(stop, len(rewards)):
             first[t] = carried[0]
             for column, index in others:
                 column[t] = carried[index]

@@ -52,25 +52,18 @@ class NextStepStepper:
         """See `Stepper`. These environments reset by themselves: none waits."""
 
     def collect(
-        self,
-        into: Storage,
-        act: Callable[[], list[Array]],
-        *,
-        version: int,
-        stop: Callable[[], bool] | None = None,
+        self, into: Storage, act: Callable[[], list[Array]], *, version: int, stop: Callable[[], bool]
     ) -> Collected:
         """See `Stepper`."""
         steps, start = into.arrays[TRAJECTORY].shape[1], self._rows
         self._capacity = max(self._capacity, 2 * steps)  # if T has become less, frames that are held stay
         ragged = bool(self._context.spec.trajs_per_batch)
-        stopped, missing = False, steps - int(self._held.min())
-        while missing > 0 and not stopped:
-            for _ in range(missing):
-                self._step(act)
-                if stop is not None and (ragged or self._held.min() > 0) and stop():
-                    stopped = True
-                    break
-            missing = 0 if ragged else steps - int(self._held.min())
+        least = int(self._held.min())  # frames of the slowest; with `trajs_per_batch` the steps
+        while least < steps:
+            self._step(act)
+            least = least + 1 if ragged else int(self._held.min())
+            if least and stop():
+                break
         for column, value in zip(self._carried, self._context.actor.carried, strict=True):
             column[self._rows] = value  # the observation after the last step
         for key, rows in self._context.actor.rest():
@@ -79,7 +72,8 @@ class NextStepStepper:
         self._identify(start)
         if not ragged:
             self._cut()
-        return self._hand_over(into, self._held.copy() if ragged else self._evenly(steps))
+        frames = self._held.copy() if ragged else np.full_like(self._held, min(steps, int(self._held.min())))
+        return self._hand_over(into, frames)
 
     def _move_to(self, staging: Storage) -> None:
         """Continue in this staging area, with a copy of the rows in use."""
@@ -155,9 +149,6 @@ class NextStepStepper:
             if self._ids[env] == ids[last, env]:
                 self._ids[env] = self._context.trajectories.take(1)[0]
             self._held[env] = self._capacity
-
-    def _evenly(self, steps: int) -> NDArray[np.int64]:
-        return np.full(len(self._held), min(steps, int(self._held.min())))
 
     def _hand_over(self, into: Storage, frames: NDArray[np.int64]) -> Collected:
         """Copy the first `frames` of each environment out, and move the remaining rows to the start."""

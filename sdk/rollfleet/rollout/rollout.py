@@ -139,7 +139,7 @@ class Rollout:
         version: int,
         steps: int = 0,
         random_actions: bool = False,
-        stop: Callable[[], bool] | None = None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> Fragment:
         """Collect T more frames of each environment or, with `trajs_per_batch`, that many whole trajectories.
 
@@ -271,7 +271,7 @@ class Rollout:
             self._stepper.restart()
         self._started = True
 
-    def _run(self, version: int, random_actions: bool, stop: Callable[[], bool] | None) -> tuple[Storage, Collected]:
+    def _run(self, version: int, random_actions: bool, stop: Callable[[], bool]) -> tuple[Storage, Collected]:
         # Ctrl-C is raised inside all contexts: one that it left half entered would stay, with gradients off.
         with self._stream.active(), exploring(self._spec.exploration), self._actor.acting(), interruptible():
             values = self._randomly() if random_actions else self._actor.first()
@@ -283,12 +283,12 @@ class Rollout:
                 storage, lambda: known.pop() if known else act(), version=version, stop=stop
             )
 
-    def _collect_whole(self, version: int, random_actions: bool, stop: Callable[[], bool] | None) -> Fragment:
+    def _collect_whole(self, version: int, random_actions: bool, stop: Callable[[], bool]) -> Fragment:
         wanted, whole, stopped = self._spec.trajs_per_batch, self._whole, False
 
         def enough() -> bool:
             nonlocal stopped
-            stopped = stopped or (stop is not None and stop())
+            stopped = stopped or stop()
             return stopped or len(whole) + self._episodes.ended >= wanted
 
         while len(whole) < wanted and not (stopped and whole.started):

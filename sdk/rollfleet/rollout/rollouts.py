@@ -33,7 +33,7 @@ class Rollouts(Protocol):
         version: int,
         steps: int = 0,
         random_actions: bool = False,
-        stop: Callable[[], bool] | None = None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> Fragment:
         """Collect T more frames of each environment or, with `trajs_per_batch`, that many whole trajectories."""
 

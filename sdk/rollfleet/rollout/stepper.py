@@ -103,12 +103,7 @@ class Stepper(Protocol):
         """Start the next fragment: reset environments that waited for it."""
 
     def collect(
-        self,
-        into: Storage,
-        act: Callable[[], list[Array]],
-        *,
-        version: int,
-        stop: Callable[[], bool] | None = None,
+        self, into: Storage, act: Callable[[], list[Array]], *, version: int, stop: Callable[[], bool]
     ) -> Collected:
         """Fill a storage [envs, T]; when `stop` is true, fill as much as every environment has.
 

@@ -109,7 +109,7 @@ class TensorDictRollout:
         version: int,
         steps: int = 0,
         random_actions: bool = False,
-        stop: Callable[[], bool] | None = None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> Fragment:
         """See `Rollouts`. The fragment has new memory.
 
@@ -163,7 +163,7 @@ class TensorDictRollout:
         """See `Rollouts`."""
         self._env.close()
 
-    def _frames(self, stop: Callable[[], bool] | None, random_actions: bool) -> "tuple[TensorDict, Tensor]":
+    def _frames(self, stop: Callable[[], bool], random_actions: bool) -> "tuple[TensorDict, Tensor]":
         """Return T frames of each environment, fewer once `stop` is true, and where episodes ended: `[envs, T]`."""
         from tensordict import TensorDict
 
@@ -175,7 +175,7 @@ class TensorDictRollout:
             batch, ended_at, self._carrier = found
         else:
             for t in range(self._steps):
-                if t and stop is not None and stop():
+                if t and stop():
                     break
                 frame, carrier = env.step_and_maybe_reset(act(carrier))
                 frames.append(frame)
@@ -264,13 +264,13 @@ class TensorDictRollout:
         batch.set(TRAJECTORY, torch.from_numpy(ids))
         batch.set(VERSION, torch.full_like(batch.get(TRAJECTORY), self._version))
 
-    def _trajectories_of(self, wanted: int, stop: Callable[[], bool] | None, random_actions: bool) -> "TensorDict":
+    def _trajectories_of(self, wanted: int, stop: Callable[[], bool], random_actions: bool) -> "TensorDict":
         """Return whole trajectories `[trajectories, T]`; once `stop` is true, which it stays, what there is of them."""
         stopped = False
         while len(self._whole) < wanted and not (stopped and self._whole):
             batch, ended = self._frames(stop, random_actions)
             self._whole.add(batch, ended)
-            stopped = stop is not None and stop()
+            stopped = stop()
             if stopped and not self._whole:  # what follows is not their beginning: begin new episodes
                 self._whole.cut(self._cut_flags)
                 self.start_over()

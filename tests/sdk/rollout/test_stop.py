@@ -36,6 +36,10 @@ def after(questions: int) -> Callable[[], bool]:
     return lambda: next(answers, True)
 
 
+def never() -> bool:
+    return False
+
+
 def assert_without_a_gap(batch: TensorDict) -> None:
     """Check that each environment has every frame once, with its true next observation."""
     steps = torch.arange(batch.shape[1]).float().expand(batch.shape)
@@ -51,13 +55,13 @@ def test_a_fragment_is_cut_when_stop_turns_true_and_the_next_continues(mode: str
     rollout = rollout_of(MODES[mode](), always_0, steps=20)
     fragments: list[Fragment] = []
     batches: list[TensorDict] = []
-    for stop in (after(asked), None, after(asked), after(1), None):
+    for stop in (after(asked), never, after(asked), after(1), never):
         fragment = rollout.collect(version=0, stop=stop)
         for value in (*fragment.steps.values(), *fragment.final.values()):
             assert value.is_contiguous()
             assert not value.is_inference()  # it can be trained on
         batch = to_batch(fragment)
-        assert batch.shape[1] == 20 if stop is None else 1 <= batch.shape[1] <= asked
+        assert batch.shape[1] == 20 if stop is never else 1 <= batch.shape[1] <= asked
         fragments.append(fragment)
         batches.append(batch.clone())
     if mode != "next-step":
@@ -79,7 +83,7 @@ def test_the_rest_of_a_trajectory_of_torchrl_that_was_cut_is_no_trajectory() -> 
         trajectories=TrajectoryIds(0, 0),
         collect=CollectSpec(frames_per_batch=20, trajs_per_batch=1),
     )
-    cut, whole = (to_batch(rollout.collect(version=0, stop=stop)) for stop in (after(4), None))
+    cut, whole = (to_batch(rollout.collect(version=0, stop=stop)) for stop in (after(4), never))
     assert cut.shape == (1, 4)
     assert cut["next", "truncated"][0, -1]
     assert cut["next", "done"][0, -1]
