@@ -210,6 +210,7 @@ def record(
     environment variables.
     """
     from rollfleet.recording.recorder import record as begin
+    from rollfleet.system.process_setup import exit_by_signal
     from rollfleet_api.quantity import parse_bytes
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -220,7 +221,7 @@ def record(
     recorder = begin(job, to, address=nats, credentials=credentials, segment_bytes=segment_bytes, timeout_s=timeout)
     code: int | str | None = 0
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _exit)
+        signal.signal(number, exit_by_signal)
     with recorder:  # a second signal ends this, too: batches of the last seconds are lost
         try:
             print(f"recording {recorder.job.key} to {to}", flush=True)
@@ -233,10 +234,6 @@ def record(
         f"{counts.missed:,} missed, {counts.corrupt:,} unreadable"
     )
     sys.exit(code)
-
-
-def _exit(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)  # as shells report it
 
 
 @app.command()

@@ -26,9 +26,9 @@ COMPLETE_GRACE_S: Final = 5.0
 
 @asynccontextmanager
 async def published(job: CollectorJob, address: Address, *, delete: bool) -> AsyncIterator[Link]:
-    """Publish a job until the block ends; with `delete`, delete it then, with its batches.
+    """Publish a job until the block ends; with `delete`, delete it then.
 
-    `address` may create streams.
+    `address` may create the job's stream.
 
     Yields:
         The connection of the job's owner.

@@ -48,7 +48,6 @@ from rollfleet_api.permissions import Role
 
 log = logging.getLogger(__name__)
 
-JOB_TIMEOUT_S = 60.0
 JOB_CHECK_S = 0.5
 DRAIN_S = 10.0  # leaves time to report and close within the 30 s grace period of Kubernetes
 
@@ -74,9 +73,7 @@ class _Sigterm:
         end.start()
 
 
-def main(
-    address: Address, index: int, *, evaluation: bool = False, threads: int = 0, timeout_s: float = JOB_TIMEOUT_S
-) -> int:
+def main(address: Address, index: int, *, evaluation: bool, threads: int, timeout_s: float) -> int:
     """Work until the job is complete.
 
     `threads` are torch's; 0: one for each CPU. `timeout_s` is how long to wait for NATS, and then for the job.

@@ -51,7 +51,7 @@ def _vectorized(
     spec: EnvSpec, source: str, factory: Callable[..., object] | None, on_device: Mapping[str, object]
 ) -> VectorEnv:
     if spec.id is not None:
-        build: Callable[[], Env] = partial(_registered, spec.id, spec.kwargs)
+        build: Callable[[], Env] = partial(gymnasium.make, spec.id, **{"disable_env_checker": True, **spec.kwargs})
         first: Env | VectorEnv | None = None
     else:
         build, first = _from_factory(spec, source, factory or _loaded(spec.entrypoint or "", source))
@@ -78,10 +78,6 @@ def _vectorized(
         raise
     except Exception as exc:
         raise _failed(source, exc, spec) from exc
-
-
-def _registered(env_id: str, kwargs: Mapping[str, object]) -> Env:
-    return gymnasium.make(env_id, disable_env_checker=True, **dict(kwargs))  # type: ignore[arg-type]
 
 
 def _single(build: Callable[[], Env], wrappers: Sequence[tuple[Callable[..., object], Mapping[str, object]]]) -> Env:

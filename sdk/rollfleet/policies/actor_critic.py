@@ -27,8 +27,6 @@ Nearer to the bounds float32 cannot distinguish the samples of different actions
 a batch would then differ from the recorded one. So both are computed from the clamped sample.
 """
 
-_RANDOM = Exploration.RANDOM
-
 
 class ActorCritic(nn.Module):
     """Actor and critic, each a multi-layer perceptron, for all observation spaces and action spaces of one array.
@@ -122,7 +120,7 @@ class ActorCritic(nn.Module):
         """
         inputs = self._encode(observation, 1)
         outputs, value = self.actor(inputs), self.critic(inputs)
-        sample = exploration() is _RANDOM
+        sample = exploration() is Exploration.RANDOM
         if self._action_n:
             action, log_prob = self._categorical(outputs, sample)
         elif self._choices is None:
@@ -211,12 +209,10 @@ class ActorCritic(nn.Module):
         return (action + self.action_start if self.action_start else action), log_prob
 
     def _normal(self, mean: Tensor, sample: bool) -> tuple[Tensor, Tensor]:
-        log_std = self._parameters["log_std"]
-        assert log_std is not None
-        drawn = torch.addcmul(mean, torch.randn_like(mean), log_std.exp()) if sample else mean
+        drawn = torch.addcmul(mean, torch.randn_like(mean), self.log_std.exp()) if sample else mean
         if self.bounded:
             drawn = drawn.clamp(-PRE_TANH_LIMIT, PRE_TANH_LIMIT)
-        log_prob = self.normal_log_prob((drawn - mean) * torch.exp(-log_std), drawn)
+        log_prob = self.normal_log_prob((drawn - mean) * torch.exp(-self.log_std), drawn)
         flat = torch.addcmul(self.action_centre, torch.tanh(drawn), self.action_scale) if self.bounded else drawn
         action = flat if len(self._action_shape) == 1 else flat.reshape(mean.shape[0], *self._action_shape)
         return action.to(self._action_dtype), log_prob

@@ -20,7 +20,12 @@ def exit_on_sigterm() -> None:
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if os.getpid() == 1 and in_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _exit)
+        signal.signal(signal.SIGTERM, exit_by_signal)
+
+
+def exit_by_signal(number: int, _frame: FrameType | None) -> None:
+    """Handle a signal: exit with the code that shells report."""
+    sys.exit(128 + number)
 
 
 def silence_warnings() -> None:
@@ -66,7 +71,3 @@ def generators_seeded(seed: int) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
-
-
-def _exit(number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + number)

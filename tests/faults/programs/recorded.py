@@ -47,7 +47,7 @@ def work(log: str, url: str, job: str, index: int) -> None:
         return send(self, fragment, meta)
 
     NatsWorkerTransport.send = recorded  # type: ignore[method-assign]
-    sys.exit(worker_program.main(Address(url=url, job=job), index))
+    sys.exit(worker_program.main(Address(url=url, job=job), index, evaluation=False, threads=0, timeout_s=60.0))
 
 
 def learn(log: str, url: str, job: str) -> None:
