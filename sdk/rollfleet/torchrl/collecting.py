@@ -211,16 +211,13 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
                 self.update_policy_weights_(own, worker_ids=worker)
             return
         given = any(each is not None for each in (source, weights, policy, weights_dict))
-        if self._sends and (given or self._has_weights):
+        has_weights = isinstance(self.policy, nn.Module) and bool(self.policy.state_dict())
+        if self._sends and (given or has_weights):
             name = model_id if given and model_id != "policy" else None
             self._native.update_policy_weights_(
                 source, weights=weights, policy=policy, worker_ids=worker_ids, model_id=name, weights_dict=weights_dict
             )
         self.increment_version()
-
-    @property
-    def _has_weights(self) -> bool:
-        return isinstance(self.policy, nn.Module) and any(True for _ in self.policy.state_dict())
 
     @property
     def policy_version(self) -> int | None:
