@@ -225,7 +225,8 @@ class NatsWorkerTransport:
         offered_s = 0.0
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), HEARTBEAT_S)
+                async with asyncio.timeout(HEARTBEAT_S):  # `wait_for` of Python 3.11 may swallow the cancellation
+                    await self._news.wait()
             self._news.clear()
             await self._send_heartbeat()
             if self._outbox and time.monotonic() - offered_s >= HEARTBEAT_S:
