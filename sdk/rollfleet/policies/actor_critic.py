@@ -209,10 +209,11 @@ class ActorCritic(nn.Module):
         return (action + self.action_start if self.action_start else action), log_prob
 
     def _normal(self, mean: Tensor, sample: bool) -> tuple[Tensor, Tensor]:
-        drawn = torch.addcmul(mean, torch.randn_like(mean), self.log_std.exp()) if sample else mean
+        log_std = self.log_std
+        drawn = torch.addcmul(mean, torch.randn_like(mean), log_std.exp()) if sample else mean
         if self.bounded:
             drawn = drawn.clamp(-PRE_TANH_LIMIT, PRE_TANH_LIMIT)
-        log_prob = self.normal_log_prob((drawn - mean) * torch.exp(-self.log_std), drawn)
+        log_prob = self.normal_log_prob((drawn - mean) * torch.exp(-log_std), drawn)
         flat = torch.addcmul(self.action_centre, torch.tanh(drawn), self.action_scale) if self.bounded else drawn
         action = flat if len(self._action_shape) == 1 else flat.reshape(mean.shape[0], *self._action_shape)
         return action.to(self._action_dtype), log_prob
