@@ -253,7 +253,8 @@ class NatsWorkerTransport:
             if self._result is not None:
                 await self._link.publish(self._subjects.evaluation(self._worker), self._result)
         elif status := self._status:
-            in_step_s = time.monotonic() - self._asked_s if status.state is WorkerState.COLLECTING else 0.0
+            asked_s, now_s = self._asked_s, time.monotonic()  # in this order: another thread sets the first
+            in_step_s = now_s - asked_s if status.state is WorkerState.COLLECTING else 0.0
             follows = self._control.progress if self._control else (0, 0, 0)
             heartbeat = replace(status, in_step_s=in_step_s, follows=follows, time_s=time.time())
             await self._link.publish(self._subjects.worker(self._worker), pack(heartbeat))
