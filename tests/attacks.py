@@ -7,9 +7,15 @@ from nats.aio.client import Client
 from rollfleet_api.subjects import Subjects
 
 LARGE = bytes(1_000_000)
-LONG_TOKEN = "x" * 3_800  # NATS takes subjects of 4 KB
+LONG_BYTES = 60_000  # NATS takes headers of 64 KB
+LONG_TOKEN = "x" * 3_800  # and subjects of 4 KB
 
 Attack = Callable[[Client, Subjects, int], Awaitable[None]]
+
+
+async def message_ids(client: Client, subjects: Subjects, number: int) -> None:
+    long = str(number).ljust(min(LONG_BYTES, client.max_payload // 2), "x")
+    await client.publish(subjects.worker(0), b"", headers={"Nats-Msg-Id": long})
 
 
 async def workers_that_do_not_exist(client: Client, subjects: Subjects, number: int) -> None:
@@ -31,6 +37,7 @@ async def large_messages(client: Client, subjects: Subjects, number: int) -> Non
 
 
 ATTACKS = [
+    (message_ids, 10_000),
     (workers_that_do_not_exist, 10_000),
     (long_subjects, 5_000),
     (large_messages, 400),

@@ -1,4 +1,4 @@
-"""A job's JetStream stream, as NATS's own API takes it.
+"""A job's JetStream stream, as NATS's own API takes it (durations in nanoseconds).
 
 It keeps the last message of each subject, for processes that join late: the spec, control, leases, heartbeats, weights.
 Batches are not stored. The stream is in the memory of one server. If it is lost, those who wrote its messages store
@@ -18,6 +18,9 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.metadata import Metadata
 from rollfleet_api.placement import NatsSpec
 from rollfleet_api.subjects import Subjects
+
+LEAST_DUPLICATE_WINDOW_NS = 100_000_000
+"""NATS keeps each message id, of up to 64 KB, for this long and no shorter."""
 
 API = "$JS.API."  # the subjects of JetStream's API begin with it
 
@@ -174,6 +177,7 @@ def state_stream(job: CollectorJob) -> Configuration:
         "subjects": subjects.state_subjects,
         "storage": "memory",
         "max_msgs_per_subject": 1,
+        "duplicate_window": LEAST_DUPLICATE_WINDOW_NS,
         "allow_direct": True,
     }
 
