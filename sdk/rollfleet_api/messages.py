@@ -24,7 +24,7 @@ Flags = tuple[tuple[str, bool], ...]
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Index = Annotated[int, Field(ge=0, le=2**16 - 1)]
 Amount = Annotated[float, Field(ge=0, le=1e12)]
-"""A time in seconds, or a rate. It is finite: whoever reads it may calculate with it."""
+"""A time in seconds, or a rate: finite, so that readers can calculate with it."""
 _STRICT = ConfigDict(strict=True, extra="ignore")
 
 M = TypeVar("M")
