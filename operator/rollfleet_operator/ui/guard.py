@@ -19,6 +19,9 @@ VALID_S: Final = 30.0
 MOST: Final = 4096
 """The most remembered answers."""
 
+AT_ONCE: Final = 8
+"""The most questions to the API server at a time."""
+
 _GROUP: Final = API_VERSION.partition("/")[0]
 
 
@@ -31,7 +34,7 @@ class ReviewGuard:
     """
 
     def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
-        self._api, self._clock = api, clock
+        self._api, self._clock, self._limit = api, clock, asyncio.Semaphore(AT_ONCE)
         self._answers: dict[tuple[bytes, str], tuple[float, bool | None]] = {}  # with the time of each, the newest last
 
     async def admit(self, request: web.Request) -> "ReviewedViewer":
@@ -72,7 +75,8 @@ class ReviewGuard:
             "spec": {"resourceAttributes": about},
         }
         try:
-            return bool((await self._api.review(review, token))["allowed"])
+            async with self._limit:
+                return bool((await self._api.review(review, token))["allowed"])
         except ApiError as error:
             if error.status == HTTPStatus.UNAUTHORIZED:
                 return None
