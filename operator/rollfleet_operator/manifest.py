@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any, Final, NamedTuple
 
 from rollfleet_api.kinds import KINDS
-from rollfleet_api.metadata import TEMPLATE_HASH_LENGTH
+from rollfleet_api.metadata import DIGEST_LENGTH
 
 Manifest = dict[str, Any]
 """A Kubernetes object as JSON. It is built here or parsed into `observed`; no other module reads its fields."""
@@ -59,7 +59,7 @@ def ref(manifest: Manifest) -> Ref:
 def digest(data: object) -> str:
     """Return a short hash of plain data, equal on all machines and in all runs."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:TEMPLATE_HASH_LENGTH]
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def overlay(below: Any, above: Any, field: str = "") -> Any:

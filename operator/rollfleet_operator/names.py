@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from rollfleet_api.kubernetes_names import JOB_LABEL, MANAGED_BY_LABEL, MANAGER, ROLE_LABEL, credentials_secret
-from rollfleet_api.metadata import TEMPLATE_HASH_LENGTH
+from rollfleet_api.metadata import DIGEST_LENGTH
 from rollfleet_api.permissions import Role
 
 CONFIG: Final = "rollfleet.dev/config"
@@ -25,7 +25,7 @@ SELECTOR: Final = f"{MANAGED_BY_LABEL}={MANAGER}"
 
 _PLURAL: Final = {Role.WORKER: "workers", Role.LEARNER: "learner", Role.EVALUATION: "eval"}  # no longer than `workers`
 _ROLE: Final = {plural: role for role, plural in _PLURAL.items()}
-_WORKLOAD: Final = re.compile(rf"(.+)-(workers|learner|eval)-([0-9a-f]{{{TEMPLATE_HASH_LENGTH}}})")
+_WORKLOAD: Final = re.compile(rf"(.+)-(workers|learner|eval)-([0-9a-f]{{{DIGEST_LENGTH}}})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,19 +15,19 @@ MAX_LABEL_LENGTH: Final = 63
 """The most characters of a DNS label (RFC 1123), and therefore of a pod's host name."""
 
 WORKER_JOB_INFIX: Final = "-workers-"
-TEMPLATE_HASH_LENGTH: Final = 8
+DIGEST_LENGTH: Final = 8
+"""Hex digits of a digest, such as that of a pod template in the name of its Kubernetes Job."""
+
 MAX_WORKER_INDEX_DIGITS: Final = 5
 
-MAX_NAME_LENGTH: Final = (
-    MAX_LABEL_LENGTH - len(WORKER_JOB_INFIX) - TEMPLATE_HASH_LENGTH - len("-") - MAX_WORKER_INDEX_DIGITS
-)
+MAX_NAME_LENGTH: Final = MAX_LABEL_LENGTH - len(WORKER_JOB_INFIX) - DIGEST_LENGTH - len("-") - MAX_WORKER_INDEX_DIGITS
 """The most characters of a job's name (40). A worker's host: `<name>-workers-<8 hex digits>-<up to 5 digits>`."""
 
 DNS_LABEL_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
 NAME_TOO_LONG: Final = (
     f"at most {MAX_NAME_LENGTH} characters: workers' host names are "
-    f"`<name>{WORKER_JOB_INFIX}<{TEMPLATE_HASH_LENGTH} hex digits>-<index of up to {MAX_WORKER_INDEX_DIGITS} digits>`, "
+    f"`<name>{WORKER_JOB_INFIX}<{DIGEST_LENGTH} hex digits>-<index of up to {MAX_WORKER_INDEX_DIGITS} digits>`, "
     f"and a host name has at most {MAX_LABEL_LENGTH}"
 )
 
