@@ -24,6 +24,7 @@ class OperatorProgram:
 
     Attributes:
         image: The image of the workers that it starts.
+        log: The file of what it prints.
     """
 
     def __init__(
@@ -42,7 +43,8 @@ class OperatorProgram:
             "ROLLFLEET_WORKER_IMAGE": self.image,
         }
         command = [sys.executable, "-P", "-m", "rollfleet_operator"]
-        with (nats.folder / f"{pod}.log").open("w") as log:
+        self.log = nats.folder / f"{pod}.log"
+        with self.log.open("w") as log:
             self.process = subprocess.Popen(command, env={**os.environ, **environ, **settings}, stdout=log, stderr=log)
 
     def answers(self, path: str) -> bool:
