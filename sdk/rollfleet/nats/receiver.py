@@ -135,24 +135,19 @@ class BatchReceiver:
     async def _on_message(self, message: Msg) -> None:
         if self._fault:  # a learner that was replaced takes nothing more
             return
+        worker = _worker(message.subject)
         try:
             if message.subject.endswith(OFFER):
-                worker = self._worker(message.subject)
+                if worker < 0:
+                    raise MessageCorrupt(f"an offer of no worker: a job has at most {MAX_WORKERS:,}")
                 await self._answer(worker, self._intake.offered(worker, unpack(Offer, message.data)))
             elif assembled := self._intake.add(message.data):
                 with self._changed:
                     self._waiting_bytes += assembled.buffer.nbytes
                 self._encoded.put(assembled)
         except (WireError, MessageInvalid) as error:
-            name = message.subject.split(".")[-2][:5]
-            self._count_corrupt(error, int(name) if name.isdecimal() else -1)
+            self._count_corrupt(error, worker)
         await self._ask()
-
-    def _worker(self, subject: str) -> int:
-        name = subject.split(".")[-2]
-        if len(name) > 5 or not name.isdecimal() or int(name) >= MAX_WORKERS:
-            raise MessageCorrupt(f"sent by worker {name[:20]!r}: a job has at most {MAX_WORKERS:,} workers")
-        return int(name)
 
     async def _take(self, identity: Identity) -> None:
         if not self._fault:
@@ -208,6 +203,12 @@ class BatchReceiver:
         )
         return arrival, 2 * sum(value.nbytes for value in fragment.steps.values())  # with the next observations
 
-    def _count_corrupt(self, error: Exception | str, worker: int = -1) -> None:
+    def _count_corrupt(self, error: Exception, worker: int) -> None:
         self.corrupt[worker] += 1
         log.warning("dropped a message of a worker: %s", error)
+
+
+def _worker(subject: str) -> int:
+    """Return the worker that a subject names; -1: a job has no such worker."""
+    name = subject.split(".")[-2]
+    return int(name) if len(name) <= 5 and name.isdecimal() and int(name) < MAX_WORKERS else -1
