@@ -9,9 +9,8 @@ from rollfleet_ui.model import SERIES, History
 
 MAX_POINTS: Final = 720
 _LARGEST: Final = 3e38  # of an array of 32-bit floats
-_MEANS: Final = frozenset({"framesPerSecond", "learnerWait", "workersWaitLearner", "workersWaitWeights"})
+_MEANS: Final = frozenset({"framesPerSecond"})
 """Series whose points are means over their step. Points of the others are the newest values."""
-_FRACTIONS: Final = frozenset({"learnerWait", "workersWaitLearner", "workersWaitWeights"})
 
 
 class Series:
@@ -63,17 +62,17 @@ class Series:
                 kept[-1] += (value - kept[-1]) / (self._samples if name in _MEANS else 1)
 
     def points(self) -> History:
-        """Return all points, with fractions limited to 0 to 1."""
+        """Return all points."""
         return History.model_construct(
             time=[round(time_s, 1) for time_s in self._times],
-            series={name: [_short(value, name) for value in kept] for name, kept in self._values.items()},
+            series={name: [_short(value) for value in kept] for name, kept in self._values.items()},
         )
 
     def sketch(self, name: str, points: int) -> list[float]:
         """Return at most this many known values of a series, evenly spaced, the newest last."""
         known = [value for value in self._values[name] if not math.isnan(value)]
         stride = max(math.ceil(len(known) / points), 1)
-        return [_short(value, name) or 0.0 for value in known[::-1][::stride][::-1]]
+        return [_short(value) or 0.0 for value in known[::-1][::stride][::-1]]
 
     def _double_step(self) -> None:
         wider = Series(2 * self.step_s)
@@ -83,8 +82,8 @@ class Series:
         self._samples = wider._samples
 
 
-def _short(value: float, name: str) -> float | None:
+def _short(value: float) -> float | None:
     """Return a value with at most seven digits; None: unknown."""
     if math.isnan(value):
         return None
-    return float(f"{min(max(value, 0.0), 1.0) if name in _FRACTIONS else value:.7g}")
+    return float(f"{value:.7g}")

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
 
-WINDOW_S: Final = 60.0
-"""The time that the sentence is about."""
+WINDOW_S: Final = 30.0
+"""The time that the shares are about."""
 BALANCED: Final = 0.1
 """A smaller share of the time does not count as a bottleneck."""
 _SENTENCES: Final = (
@@ -19,11 +19,21 @@ _GONE: Final = (WorkerState.LEFT, WorkerState.FAILED, WorkerState.COMPLETE)
 
 
 class Shares(NamedTuple):
-    """Shares of a time, or seconds of it. Those of workers are their mean."""
+    """Shares of the time. Those of workers are their mean."""
 
     learner: float = 0.0
     workers_for_learner: float = 0.0
     workers_for_weights: float = 0.0
+
+
+class _Look(NamedTuple):
+    """When it was, and what had passed until then, by heartbeats: seconds of the learner, and those waited."""
+
+    time_s: float
+    of_s: float = 0.0
+    learner_s: float = 0.0
+    workers_for_learner_s: float = 0.0
+    workers_for_weights_s: float = 0.0
 
 
 class _Wait(NamedTuple):
@@ -68,36 +78,47 @@ class Waits:
     def __init__(self) -> None:
         self._learner: LearnerStatus | None = None
         self._workers: dict[int, _Wait] = {}
-        self._sums: deque[tuple[float, Shares]] = deque()  # times, and the seconds until then
+        self._looks: deque[_Look] = deque()  # since the learner came
 
     def look(self, now_s: float, learner: LearnerStatus | None, workers: Mapping[int, WorkerStatus]) -> Shares | None:
-        """Add the newest heartbeats. Returns the shares of the time since the last look; None: unknown."""
-        before_s, before = self._sums[-1] if self._sums else (now_s, Shares())
-        grown = (self._learners(learner), *self._of_workers(workers))
-        now_s = max(now_s, before_s)
-        self._sums.append((now_s, Shares(*map(sum, zip(before, grown, strict=True)))))
-        while len(self._sums) > 2 and now_s - self._sums[1][0] >= WINDOW_S:
-            self._sums.popleft()
-        return Shares(*(each / (now_s - before_s) for each in grown)) if learner and now_s > before_s else None
+        """Add the newest heartbeats. Returns the shares of the last `WINDOW_S`; None: unknown."""
+        grown = (*self._of_learner(learner), *self._of_workers(workers))
+        looks = self._looks
+        if learner is None:
+            looks.clear()
+        elif not looks:
+            looks.append(_Look(now_s))  # waits of workers before it do not count
+        else:
+            sums = map(sum, zip(looks[-1][1:], grown, strict=True))
+            looks.append(_Look(max(now_s, looks[-1].time_s), *sums))
+        while len(looks) > 2 and looks[-1].time_s - looks[1].time_s >= WINDOW_S:
+            looks.popleft()
+        return self._shares()
 
     def bottleneck(self) -> str:
         """Return who waits for whom in one sentence; empty: unknown."""
-        if len(self._sums) < 2 or self._learner is None:
+        shares = self._shares()
+        if shares is None:
             return ""
-        (began_s, before), (ended_s, after) = self._sums[0], self._sums[-1]
-        span_s = max(ended_s - began_s, 1e-9)
-        span = "minute" if span_s > 0.9 * WINDOW_S else f"{span_s:.0f} s"
-        shares = [min((late - early) / span_s, 1.0) for early, late in zip(before, after, strict=True)]
+        span = f"last {self._looks[-1].time_s - self._looks[0].time_s:.0f} s"
         share, sentence = max(zip(shares, _SENTENCES, strict=True))
         if share < BALANCED:
-            return f"Nothing is a bottleneck: learner and workers waited less than 10 % of the last {span}."
-        return sentence.format(f"{100 * share:.0f} % of the last {span}")
+            return f"Nothing is a bottleneck: learner and workers waited less than 10 % of the {span}."
+        return sentence.format(f"{100 * share:.0f} % of the {span}")
 
-    def _learners(self, learner: LearnerStatus | None) -> float:
+    def _shares(self) -> Shares | None:
+        if not self._looks:
+            return None
+        first, last = self._looks[0], self._looks[-1]
+        _, of_s, *waited = (late - early for early, late in zip(first, last, strict=True))
+        return Shares(*(min(each / of_s, 1.0) for each in waited)) if of_s else None
+
+    def _of_learner(self, learner: LearnerStatus | None) -> tuple[float, float]:
+        """Return the seconds between its heartbeats, and those of them that it waited."""
         old, self._learner = self._learner, learner
         if not (learner and old and learner.session == old.session):
-            return 0.0
-        return max(learner.waited_s - old.waited_s, 0.0)
+            return 0.0, 0.0
+        return max(learner.time_s - old.time_s, 0.0), max(learner.waited_s - old.waited_s, 0.0)
 
     def _of_workers(self, workers: Mapping[int, WorkerStatus]) -> tuple[float, float]:
         present = {index: beat for index, beat in workers.items() if beat.state not in _GONE}

@@ -32,16 +32,16 @@ def test_points_of_rates_are_means_and_others_the_newest_value() -> None:
 def test_a_mean_over_a_step_keeps_its_size_when_steps_double() -> None:
     series = Series()
     for time_s in range(4 * MAX_POINTS):
-        series.add(float(time_s), {"learnerWait": time_s % 2})
-    assert set(series.points().series["learnerWait"][:-1]) == {0.5}
+        series.add(float(time_s), {"framesPerSecond": time_s % 2})
+    assert set(series.points().series["framesPerSecond"][:-1]) == {0.5}
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e300, None])
 def test_values_that_no_chart_can_show_are_unknown(value: float | None) -> None:
     series = Series()
-    series.add(0.0, {"meanReturn": value, "learnerWait": 7.5})
+    series.add(0.0, {"meanReturn": value, "lag": 7.5})
     assert series.points().series["meanReturn"] == [None]
-    assert series.points().series["learnerWait"] == [1.0]
+    assert series.points().series["lag"] == [7.5]
 
 
 def test_time_never_goes_back() -> None:

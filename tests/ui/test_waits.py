@@ -42,11 +42,15 @@ def test_the_longest_wait_is_the_bottleneck(
     assert waits.bottleneck() == sentence
 
 
+def at(time_s: float, **said: object) -> LearnerStatus:
+    return replace(LEARNER, time_s=time_s, **said)  # type: ignore[arg-type]
+
+
 def test_a_wait_that_goes_on_counts_before_its_worker_adds_it_up() -> None:
     waits = Waits()
     beats = [beat(0, float(time_s), state=WorkerState.WAITING_FOR_LEARNER) for time_s in range(8)]
     beats.append(beat(0, 8.0, state=WorkerState.COLLECTING, waited_for_round_s=8.0))
-    seen = [waits.look(each.time_s, LEARNER, {0: each}) for each in beats]
+    seen = [waits.look(each.time_s, at(each.time_s), {0: each}) for each in beats]
     shares = [each.workers_for_learner for each in seen if each]
     assert shares == pytest.approx([1.0] * 8)
 
@@ -55,16 +59,26 @@ def test_a_worker_that_is_dead_waits_for_nothing() -> None:
     waits = Waits()
     silent = beat(0, 0.0, state=WorkerState.WAITING_FOR_LEARNER)
     for time_s in range(5):
-        shares = waits.look(float(time_s), LEARNER, {0: silent})
+        shares = waits.look(float(time_s), at(float(time_s)), {0: silent})
     assert shares == (0.0, 0.0, 0.0)
 
 
 def test_counters_that_begin_again_are_no_wait() -> None:
     waits = Waits()
-    waits.look(0.0, replace(LEARNER, waited_s=100.0), {0: beat(0, 0.0, waited_for_space_s=50.0)})
+    waits.look(0.0, at(0.0, waited_s=100.0), {0: beat(0, 0.0, waited_for_space_s=50.0)})
     restarted = beat(0, 1.0, incarnation=1, waited_for_space_s=80.0)
-    shares = waits.look(1.0, replace(LEARNER, session=2, waited_s=500.0), {0: restarted})
-    assert shares == (0.0, 0.0, 0.0)
+    waits.look(1.0, at(1.0, session=2, waited_s=500.0), {0: restarted})
+    assert waits.look(2.0, at(2.0, session=2, waited_s=500.0), {0: restarted}) == (0.0, 0.0, 0.0)
+
+
+def test_neither_the_start_nor_the_end_of_a_run_dilutes_its_shares() -> None:
+    waits = Waits()
+    looks: list[tuple[float, LearnerStatus | None]] = [(float(time_s), None) for time_s in range(5)]
+    looks += [(5.0 + time_s / 2, at(5.0 + time_s // 2, waited_s=0.75 * (time_s // 2))) for time_s in range(20)]
+    looks += [(15.0 + time_s, looks[-1][1]) for time_s in range(5)]
+    seen = [waits.look(now_s, learner, {}) for now_s, learner in looks]
+    assert {each.learner for each in seen if each} == {0.75}
+    assert waits.bottleneck() == "The workers are the bottleneck: the learner waited 75 % of the last 14 s for data."
 
 
 def test_without_a_learner_nothing_is_known() -> None:

@@ -81,7 +81,7 @@ def made_job(
     )
     page = JobPage(
         row=row,
-        bottleneck="The learner is the bottleneck: workers waited 63 % of the last minute for it.",
+        bottleneck="The learner is the bottleneck: workers waited 63 % of the last 30 s for it.",
         spec=SPEC_TEXT,
         defaulted=DEFAULTED,
         objects=[
