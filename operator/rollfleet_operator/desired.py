@@ -5,7 +5,7 @@ from rollfleet_api.permissions import Role
 from rollfleet_operator import access, names, nats_server, workloads
 from rollfleet_operator.manifest import Manifest, digest
 from rollfleet_operator.nats_access import NatsAccess
-from rollfleet_operator.scheduler import scheduler_labels
+from rollfleet_operator.scheduler import PREFIX, scheduler_labels
 from rollfleet_operator.settings import Settings
 
 
@@ -53,13 +53,17 @@ def runs(job: CollectorJob, settings: Settings, source_digest: str = "") -> list
 
 
 def _owned(job: CollectorJob, manifest: Manifest) -> Manifest:
-    """Add the job's labels, which a policy or a scheduler may want, the namespace, the owner, and a hash of it all."""
+    """Add labels of the job's templates and of its scheduler, the namespace, the owner, and a hash of it all.
+
+    No other label of the job: tools label what they own, and would delete what is not in their lists.
+    """
+    template: Manifest = manifest.get("spec", {}).get("template", {"metadata": {"labels": {}}})
+    labels = {key: label for key, label in template["metadata"]["labels"].items() if not key.startswith(PREFIX)}
     # In a queue of its own, a server would wait for room that its workers have taken.
-    dropped = {} if manifest["kind"] == "Job" else scheduler_labels(job.metadata.labels)
-    labels = {key: label for key, label in job.metadata.labels.items() if key not in dropped}
+    queue = scheduler_labels(job.metadata.labels) if manifest["kind"] == "Job" else {}
     metadata = {
         **manifest["metadata"],
-        "labels": labels | manifest["metadata"]["labels"],
+        "labels": labels | queue | manifest["metadata"]["labels"],
         "namespace": job.metadata.namespace,
         "ownerReferences": [
             {

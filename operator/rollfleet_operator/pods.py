@@ -97,6 +97,10 @@ def pod_template(job: CollectorJob, settings: Settings, role: Role, container: M
     for field, forced in ours["metadata"].items():
         template["metadata"][field] |= forced
     template["spec"]["restartPolicy"] = "Never"
+    own = [each for each in template["spec"]["containers"] if each["name"] == container["name"]]
+    for variable in own[0].get("env", []):
+        if source and variable["name"] == "PYTHONPATH" and variable.get("value", SOURCE) != SOURCE:
+            variable["value"] = f"{SOURCE}:{variable['value']}"
     if not asks_for_device(template):
         _hide_devices(template, container["name"])
     return template

@@ -18,6 +18,7 @@ _NOT_FOR_WORKERS: Final[dict[str, Any]] = {
     "delivery": True,
     "learner": True,
     "evaluation": True,
+    "nats": True,
     "ttl_seconds_after_finished": True,
     "autoscale": True,
     "failure": {"pending_deadline_seconds", "suspect_after_seconds", "learner_timeout_seconds"},

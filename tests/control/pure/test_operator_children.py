@@ -25,13 +25,16 @@ def test_children_are_deleted_with_the_job_and_do_not_delay_it() -> None:
         assert "finalizers" not in manifest["metadata"]
 
 
-def test_children_have_the_jobs_labels_and_those_of_the_operator() -> None:
-    queue = {"kueue.x-k8s.io/queue-name": "gpus"}
-    labels = {"team": "rl"} | names.labels("other")
-    for which, manifest in wanted(a_job(labels=labels | queue, learner=LEARNER)).items():
+def test_children_have_labels_of_their_template_and_queue_and_none_of_the_jobs_other_tools() -> None:
+    queue, theirs = {"kueue.x-k8s.io/queue-name": "gpus"}, {"applyset.kubernetes.io/part-of": "an-applyset"}
+    template = {"metadata": {"labels": {"team": "rl", "kueue.x-k8s.io/queue-name": "others"}}}
+    job = a_job(labels=theirs | queue, template=template, nats={"template": template})
+    for which, manifest in wanted(job).items():
         found = manifest["metadata"]["labels"]
-        assert found.items() >= {**labels, **names.labels("cartpole")}.items()
-        assert (found.items() >= queue.items()) == (which.kind == "Job"), "a server waits for nobody's room"
+        assert not found.keys() & theirs.keys()
+        assert found.items() >= names.labels("cartpole").items()
+        assert found.get("team") == ("rl" if which.kind in ("Job", "Deployment") else None)
+        assert found.get("kueue.x-k8s.io/queue-name") == ("gpus" if which.kind == "Job" else None)
 
 
 def test_a_role_reads_its_address_from_the_mounted_secret(tmp_path: Any) -> None:

@@ -44,6 +44,7 @@ def test_edit_rolls_the_workers(edit: dict[str, Any]) -> None:
         {"failure": {"pendingDeadlineSeconds": 5}},
         {"failure": {"suspectAfterSeconds": 60}},
         {"learner": LEARNER},
+        {"nats": {"resources": {"limits": {"memory": "2Gi"}}, "service": "LoadBalancer"}},
         {"autoscale": {"maxWorkers": 8}},
         {"collect": {"seed": 0}, "weights": {"interval": 1}, "resources": {"gpu": {"count": 0}}},
     ],

@@ -11,7 +11,7 @@ from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.errors import TemplateInvalid
 from rollfleet_operator.manifest import Manifest
-from rollfleet_operator.pods import POD_SECURITY
+from rollfleet_operator.pods import POD_SECURITY, SOURCE
 
 
 def workers(**spec: Any) -> Any:
@@ -162,6 +162,12 @@ def test_source_is_mounted_and_put_on_the_import_path() -> None:
     (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "source"]
     assert volume["configMap"] == {"name": "my-code"}
     assert variables(spec["containers"][0])["PYTHONPATH"] == mount["mountPath"]
+
+
+def test_import_path_of_a_template_comes_after_the_source() -> None:
+    container = {"name": "worker", "env": [{"name": "PYTHONPATH", "value": "/app"}]}
+    found = workers(source={"configMap": "my-code"}, template={"spec": {"containers": [container]}})
+    assert variables(found["spec"]["template"]["spec"]["containers"][0])["PYTHONPATH"] == f"{SOURCE}:/app"
 
 
 def test_pods_have_no_access_to_the_api_server() -> None:
