@@ -59,7 +59,7 @@ def main(folder: Path, seed: int) -> None:
     began = time.monotonic()
     with (
         rollfleet.connect() as collector,
-        rollfleet.LearningCurve(folder, title="PPO on Pong") as curve,
+        rollfleet.LearningCurve(folder, title="PPO on Pong", after=collector.frames) as curve,
     ):
         env = rollfleet.make_env(collector.job.spec.env)
         policy = make(env.single_observation_space, env.single_action_space)

@@ -63,10 +63,10 @@ def main(collector: rollfleet.Collector, folder: Path, *, seed: int, until: floa
     policy: Any = rollfleet.make_policy(spec.policy, env.single_observation_space, env.single_action_space)
     env.close()
     optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
-    with rollfleet.LearningCurve(folder, title=f"PPO, {collector.job.key}") as curve:
-        checkpoint = rollfleet.Checkpoint(folder, collector, {"policy": policy, "optimizer": optimizer}, every=10)
-        if resume:
-            checkpoint.resume()
+    checkpoint = rollfleet.Checkpoint(folder, collector, {"policy": policy, "optimizer": optimizer}, every=10)
+    if resume:
+        checkpoint.resume()
+    with rollfleet.LearningCurve(folder, title=f"PPO, {collector.job.key}", after=collector.frames) as curve:
         collector.update_policy_weights_(policy)  # workers wait for the first weights
         total_frames = collector.total_frames or math.inf
         for batch in collector:

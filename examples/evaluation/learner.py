@@ -55,7 +55,7 @@ def main(folder: Path) -> None:
     shown = 0
     with (
         rollfleet.connect(policy=policy) as collector,
-        rollfleet.LearningCurve(folder, title="PPO on CartPole-v1, evaluated") as curve,
+        rollfleet.LearningCurve(folder, title="PPO on CartPole-v1, evaluated", after=collector.frames) as curve,
     ):
         checkpoint = rollfleet.Checkpoint(folder, collector, {"policy": policy, "optimizer": optimizer}, every=10)
         for batch in collector:

@@ -68,7 +68,7 @@ def main(folder: Path, seed: int) -> None:
     began = time.monotonic()
     with (
         rollfleet.connect(policy=policy) as collector,
-        rollfleet.LearningCurve(folder, title="PPO on HalfCheetah-v5") as curve,
+        rollfleet.LearningCurve(folder, title="PPO on HalfCheetah-v5", after=collector.frames) as curve,
     ):
         checkpoint = rollfleet.Checkpoint(folder, collector, {"policy": policy, "optimizer": optimizer}, every=50)
         for batch in collector:

@@ -127,7 +127,7 @@ def main(folder: Path, seed: int) -> None:
     began = time.monotonic()
     with (
         rollfleet.connect(policy=actor) as collector,
-        rollfleet.LearningCurve(folder, title="SAC on Pendulum-v1") as curve,
+        rollfleet.LearningCurve(folder, title="SAC on Pendulum-v1", after=collector.frames) as curve,
     ):
         checkpoint = rollfleet.Checkpoint(folder, collector, {"policy": actor}, every=50)
         warm_up = collector.job.spec.collect.init_random_frames

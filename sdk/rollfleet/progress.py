@@ -22,12 +22,14 @@ class LearningCurve(AbstractContextManager["LearningCurve"]):
         curve.png
 
     Args:
-        folder: The folder of `curve.csv` and `curve.png`. It is created. The first row replaces an older curve in it.
+        folder: The folder of `curve.csv` and `curve.png`. It is created.
         title: The title of the picture.
+        after: The frames that a learner continues from: `collector.frames`, once its checkpoint is resumed. Rows up to
+            there stay in an older curve of the folder, and the first new row replaces the others. 0: it replaces all.
     """
 
-    def __init__(self, folder: str | Path, *, title: str) -> None:
-        self._folder, self._title = Path(folder), title
+    def __init__(self, folder: str | Path, *, title: str, after: int = 0) -> None:
+        self._folder, self._title, self._after = Path(folder), title, after
         self._folder.mkdir(parents=True, exist_ok=True)
         self._file = (self._folder / "curve.csv").open("a", newline="")
         self._writer: csv.DictWriter[str] | None = None
@@ -36,11 +38,23 @@ class LearningCurve(AbstractContextManager["LearningCurve"]):
         """Add a row. The names in `more` must be the same each time."""
         row = {"frames": frames, "mean_return": mean_return, **more}
         if self._writer is None:
-            self._file.truncate(0)
-            self._writer = csv.DictWriter(self._file, list(row))
-            self._writer.writeheader()
+            self._writer = self._begin(list(row))
         self._writer.writerow(row)
         self._file.flush()
+
+    def _begin(self, names: list[str]) -> "csv.DictWriter[str]":
+        """Continue in a new file with the header and the rows that stay. It is whole before it gets its name."""
+        curve, unfinished = self._folder / "curve.csv", self._folder / "curve.tmp"
+        with curve.open(newline="") as file:
+            stay = [row for row in csv.DictReader(file) if int(row.get("frames") or self._after + 1) <= self._after]
+        self._file.close()
+        self._file = unfinished.open("w", newline="")
+        writer = csv.DictWriter(self._file, names)
+        writer.writeheader()
+        writer.writerows({name: row.get(name) for name in names} for row in stay)
+        self._file.flush()
+        unfinished.replace(curve)
+        return writer
 
     def save(self) -> Path:
         """Draw the picture. Returns its path."""

@@ -54,6 +54,20 @@ def test_older_curve_is_replaced_by_the_first_row(tmp_path: Path) -> None:
     assert [row["frames"] for row in rows(tmp_path)] == ["2"]
 
 
+def test_a_resumed_learner_keeps_the_rows_of_before_its_checkpoint_and_has_each_row_once(tmp_path: Path) -> None:
+    for after, frames, more in ((0, (10, 20, 30), {"loss": 1}), (20, (30, 40), {"loss": 2, "lag": 0})):
+        with LearningCurve(tmp_path, title="a", after=after) as curve:
+            for each in frames:
+                curve.add(frames=each, mean_return=0.0, **more)
+    assert [(row["frames"], row["loss"], row["lag"]) for row in rows(tmp_path)] == [
+        ("10", "1", ""),
+        ("20", "1", ""),
+        ("30", "2", "0"),
+        ("40", "2", "0"),
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["curve.csv"]
+
+
 def test_a_column_missing_in_the_first_row_is_refused(tmp_path: Path) -> None:
     with LearningCurve(tmp_path, title="a") as curve:
         curve.add(frames=1, mean_return=0.0)

@@ -1,5 +1,6 @@
 """Gathers the fragments of workers: a round in mode Sync, the next batch in mode Async."""
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Set
@@ -16,6 +17,8 @@ from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState
 from rollfleet_api.ranks import ALONE
 from rollfleet_api.versions import count_of
+
+log = logging.getLogger(__name__)
 
 CHECK_WORKERS_S = 1.0  # between two checks of the workers' states
 CTRL_C_S = 0.1  # until Ctrl-C ends a wait
@@ -68,6 +71,8 @@ class Gatherer:
         self.under_way: list[Arrival] = []
         self.interrupted = 0
         self.workers: tuple[int, ...] = ()
+        self._calls: dict[str, None] = {}  # methods called on workers
+        self._called: set[tuple[int, int]] = set()  # workers at the last call, and their incarnations
         self.admission = Admission(max_lag=job.spec.weights_max_lag)
         self._everyone = self._own = frozenset[int]()  # the members, and those whose fragments come to this rank
         self._bound_lag()
@@ -115,8 +120,8 @@ class Gatherer:
         with uninterrupted():
             round_, arrivals = self._round, self.under_way
             self._round, self.under_way = None, []
-            if self._handed_over:
-                self._tally.take_back(arrivals)
+            if self._handed_over and arrivals:
+                self._tally.take_back()
                 self._unacknowledged = [each for each in self._unacknowledged if each not in arrivals]
             if round_ is not None:
                 arrivals = [*arrivals, *round_.fragments.values()]
@@ -147,6 +152,13 @@ class Gatherer:
         self._bound_lag()
         for worker, status in self._transport.workers().items():
             self.admission.hear(status)
+            if self._calls and (worker, status.incarnation) not in self._called:
+                self._called.add((worker, status.incarnation))
+                log.warning(
+                    "worker %d (incarnation %d) joined after collector.call: repeat %s on it if that changed "
+                    "environments or policies",
+                    *(worker, status.incarnation, ", ".join(map(repr, self._calls))),
+                )
             if status.state is WorkerState.FAILED and status.fatal:
                 raise WorkerFailed(worker, status.error or "no reason given")
             waits = status.state is WorkerState.WAITING_FOR_WEIGHTS and not self._weights.target(worker)
@@ -155,6 +167,11 @@ class Gatherer:
                     f"worker {worker} waits for weights, and none were sent: call update_policy_weights_() before "
                     f"iterating, or pass `policy=`" + OWN_WEIGHTS * bool(self.director.job.spec.policy.entrypoint)
                 )
+
+    def note_call(self, method: str) -> None:
+        """Note that a method was called on workers: `check_workers` warns of those that join later."""
+        self._calls[method] = None
+        self._called = {(worker, status.incarnation) for worker, status in self._transport.workers().items()}
 
     def wait_for_version(self, version: int, timeout_s: float) -> None:
         """Wait until every member that this version was sent to has applied it, or a newer one.

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from rollfleet.transports.learner_side import Arrival
@@ -32,9 +32,12 @@ class Tally:
     episodes: int = 0
     episode_returns: deque[float] = field(default_factory=lambda: deque(maxlen=EPISODES))
     episode_lengths: deque[int] = field(default_factory=lambda: deque(maxlen=EPISODES))
+    _before: "Tally | None" = None  # the last batch
 
     def add(self, arrivals: Sequence[Arrival], *, newest: int) -> None:
         """Count one batch of these arrivals. `newest` is the count of the newest version at that time."""
+        returns, lengths = self.episode_returns.copy(), self.episode_lengths.copy()
+        self._before = replace(self, episode_returns=returns, episode_lengths=lengths, _before=None)
         for arrival in arrivals:
             self.frames += arrival.meta.frames
             self.nbytes += arrival.nbytes
@@ -44,11 +47,10 @@ class Tally:
             self.episode_lengths.extend(arrival.episodes["lengths"].tolist())
         self.batches += 1
 
-    def take_back(self, arrivals: Sequence[Arrival]) -> None:
-        """Count one batch less: it was lost on its way to the learner's loop."""
-        self.frames -= sum(arrival.meta.frames for arrival in arrivals)
-        self.nbytes -= sum(arrival.nbytes for arrival in arrivals)
-        self.batches -= len(arrivals) > 0
+    def take_back(self) -> None:
+        """Forget the last batch: it was lost on its way to the learner's loop."""
+        for each in fields(self) if self._before else ():
+            setattr(self, each.name, getattr(self._before, each.name))
 
     @property
     def mean_return(self) -> float | None:

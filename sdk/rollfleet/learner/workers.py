@@ -113,6 +113,7 @@ def call_workers(
     finally:
         for answered in calls.values():
             answered.cancel()
+    gatherer.note_call(method)
     answers = {worker: answered.result() for worker, answered in calls.items()}
     for worker, answer in answers.items():
         if answer.error is not None:

@@ -13,7 +13,7 @@ import gymnasium
 import pytest
 import torch
 from tensordict import TensorDict
-from tests.sdk.counting import OPTIONS, TRAJECTORY, Parts, WaitsForFile, always_0
+from tests.sdk.counting import OPTIONS, TRAJECTORY, Learned, Parts, WaitsForFile, always_0
 from tests.sdk.places import Collect
 from tests.waiting import wait_until
 from torch import Tensor, nn
@@ -270,6 +270,28 @@ def test_a_batch_is_dropped_whose_postproc_is_interrupted(
     for frames in rows_by_worker(yielded).values():
         check_trajectories(frames)
     assert (collector.frames, collector.batches, collector.stats().interrupted) == (48, 3, 2 * collect.workers)
+
+
+def test_ctrl_c_leaves_all_counters_as_they_were(here: Callable[..., Collector]) -> None:
+    presses = iter((False, True))
+
+    def postproc(batch: TensorDict) -> TensorDict:
+        if next(presses):
+            press_ctrl_c()
+        return batch
+
+    def counters() -> tuple[Any, ...]:
+        beat = collector._gatherer._status()
+        return collector.state_dict(), beat.frames, beat.batches, beat.episodes, beat.mean_return, beat.lag
+
+    collector = here(CountingEnv, Learned(), postproc=postproc, weights_interval=1, **OPTIONS)
+    next(collector)
+    before = counters()
+    with pytest.raises(KeyboardInterrupt):
+        next(collector)
+    assert before[3] > 0
+    assert counters()[1:] == before[1:]
+    assert collector.episode_returns == before[0]["episode_returns"]
 
 
 def test_frames_are_dropped_whose_buffer_raises(collect: Collect) -> None:

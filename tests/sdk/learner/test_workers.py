@@ -146,3 +146,22 @@ def test_a_result_that_cannot_be_sent_is_an_error(here: Collect) -> None:
     collector = here(Levelled, num_envs=1, frames_per_batch=8)
     with pytest.raises(CallFailed, match=r"Generator is no number, text"):
         collector.call(None, "env.np_random")
+
+
+def test_a_worker_that_joins_after_a_call_is_named_by_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    def warnings() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "joined" in record.getMessage()]
+
+    with rollfleet.Collector(Levelled, frames_per_batch=16, workers=1) as collector:
+        collector.call(None, "env.set_level", 3)
+        next(collector)
+        collector.call(None, "env.level")
+        assert warnings() == []
+        collector.add_workers(1)
+        wait_until(lambda: next(collector) is not None and len(warnings()) > 0)
+        collector.call(None, "env.set_level", 3)
+        next(collector)
+    (found,) = warnings()
+    assert found.startswith(
+        "worker 1 (incarnation 0) joined after collector.call: repeat 'env.set_level', 'env.level' on it"
+    )
