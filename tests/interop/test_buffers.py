@@ -104,3 +104,16 @@ def test_torchrls_multistep_is_a_postproc() -> None:
         found = next(collector)
     assert (found == multistep(plain)).all()
     assert set(found["next", "reward"].unique().tolist()) == {1.0, 1.5, 1.75}  # of three steps, or to an episode's end
+
+
+def test_torchrls_prioritised_buffer_samples_what_has_priority() -> None:
+    frames = data.TensorDictPrioritizedReplayBuffer(
+        alpha=1.0, beta=1.0, storage=data.LazyTensorStorage(1000), batch_size=64, priority_key="td_error"
+    )
+    with rollfleet.Collector("CartPole-v1", replay_buffer=frames, total_frames=800, **OPTIONS) as collector:
+        assert list(collector) == [None] * 4
+    frames.update_priority(torch.arange(800), torch.full((800,), 1e-6))
+    sample = frames.sample()
+    sample["td_error"] = torch.where(sample["index"] == sample["index"][0], 1e6, 1e-6)
+    frames.update_tensordict_priority(sample)
+    assert torch.equal(frames.sample()["observation"], sample["observation"][:1].expand(64, -1))
