@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
+from rollfleet_api.pods import END_NOW_S
 from rollfleet_operator.manifest import Manifest, Ref, covers, ref
 from rollfleet_operator.observed import Observed, Run
 from rollfleet_operator.verdict import Stage
@@ -85,7 +86,7 @@ def plan_runs(
         if (spec := _changed(job, run, stopped=stage.ended and (not lingering or run in coming_back)))
     ]
     ending = [  # those of which other containers still run; unlike a deletion, a deadline leaves logs and exit codes
-        Change(Ref("Pod", pod.name), {"spec": {"activeDeadlineSeconds": 1}})
+        Change(Ref("Pod", pod.name), {"spec": {"activeDeadlineSeconds": END_NOW_S}})
         for pod in observed.pods
         if pod.run
         and pod.phase == "Running"

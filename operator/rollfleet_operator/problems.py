@@ -13,6 +13,7 @@ from rollfleet_operator.observed import Observed
 _IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 _BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*": \w+: ')
 _CONTAINER: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+_RESTARTS: Final = "CrashLoopBackOff"
 _CAPACITY: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 _REFUSALS: Final = {
     "failed quota": "ResourcesMissing",  # one that wants each container to have requests or limits
@@ -48,6 +49,9 @@ def why_not_running(pod: Pod) -> Problem | None:
             return Problem("ImagePullFailed", f"{who} has no image: {cause or message or word}")
         if word in _CONTAINER:
             return Problem("ContainerRefused", f"{who} cannot start: {message or word}")
+        if word == _RESTARTS:
+            known = Problem(f"{pod.role.capitalize()}Crashed", f"a container of {who} ends again and again: {message}")
+            return crashed(pod, pod.crash) if pod.crash else known
     return None
 
 

@@ -13,6 +13,9 @@ from rollfleet_api.text import last_line
 from rollfleet_api.times import parse_time
 
 _SCHEDULER: Final = "default-scheduler"
+END_NOW_S: Final = 1
+"""The `activeDeadlineSeconds` by which the operator ends the containers beside a role's own; others are a user's."""
+
 MOST_TEXT: Final = 1024
 """The most kept characters of each message of a pod: thousands of pods are in memory."""
 
@@ -43,7 +46,7 @@ class Pod:
         placed_s: Time at which it was assigned to a node; 0: not yet.
         unplaced: Why it has no node, in the scheduler's words; empty: it has one, or has not been tried yet.
         waiting: Why a container does not start: the kubelet's reason and message; None: all do.
-        crash: Its failure; None: it has not failed.
+        crash: Its failure, or the last one of a container that starts again; None: it has not failed.
         failed_init: The init container that failed, whose log says why; empty: none.
         disrupted: Whether the cluster removed it: a drain, a preemption, a lost node.
         lost: Whether its node does not answer: then the cluster changes only one of its conditions, `Ready`.
@@ -111,7 +114,7 @@ class Pod:
         """Its state in one or two words."""
         if self.deleting:
             return "Terminating"
-        if self.phase == "Pending":
+        if self.phase == "Pending" or (self.waiting and not self.running):
             return "Unschedulable" if self.unplaced else (self.waiting and self.waiting[0]) or "Pending"
         failure = self.crash and (self.crash.reason if self.crash.code is None else f"code {self.crash.code}")
         return f"Failed, {failure}" if failure else self.phase
@@ -119,9 +122,9 @@ class Pod:
     @property
     def message(self) -> str:
         """Why it does not run, from the cluster or its last output. Empty: it runs, or the reason is unknown."""
-        if self.phase == "Pending":
-            return self.unplaced or (self.waiting[1] if self.waiting else "")
-        return (last_line(self.crash.message) or self.crash.reason) if self.crash else ""
+        if self.crash:
+            return last_line(self.crash.message) or self.crash.reason
+        return self.unplaced or (self.waiting[1] if self.waiting else "")
 
     @classmethod
     def parse(cls, manifest: Mapping[str, Any]) -> Self:
@@ -145,7 +148,9 @@ class Pod:
         waiting = max(waits, key=lambda each: bool(each.get("message")), default=None)
         phase, deleting = status.get("phase") or "Pending", "deletionTimestamp" in metadata
         ends = [each.get("terminated") or {} for each in (state, *states[: len(inits) * (phase == "Failed")])]
-        crash = _crash(status, ends[0] or next((each for each in ends if each.get("exitCode")), {}))
+        before = {} if own.get("ready") else (own.get("lastState") or {}).get("terminated") or {}
+        ended = ends[0] or before or next((each for each in ends if each.get("exitCode")), {})
+        crash = _crash(status, ended, spec.get("activeDeadlineSeconds"))
         disrupted = conditions.get("DisruptionTarget", {}).get("status") == "True"
         return cls(
             name=metadata["name"],
@@ -164,7 +169,7 @@ class Pod:
             placed_s=_since(placed) if placed.get("status") == "True" else 0.0,
             unplaced=placed.get("message", "")[:MOST_TEXT] if placed.get("status") == "False" else unseen,
             waiting=(waiting.get("reason", ""), waiting.get("message", "")[:MOST_TEXT])
-            if waiting and phase == "Pending"
+            if waiting and phase in ("Pending", "Running")
             else None,
             crash=crash,
             failed_init=_failed_init(status),
@@ -191,11 +196,11 @@ def _failed_init(status: Mapping[str, Any]) -> str:
     return "" if any(ends("containerStatuses").values()) else next(failed, "")
 
 
-def _crash(status: Mapping[str, Any], ended: Mapping[str, Any]) -> Crash | None:
+def _crash(status: Mapping[str, Any], ended: Mapping[str, Any], deadline_s: int | None) -> Crash | None:
     """Return the failure of a pod, of which a container has ended; None: it has none."""
     code, reason = ended.get("exitCode"), status.get("reason") or ""
-    # Its node refused or evicted it; the operator's deadline only ends the containers beside its own.
-    if status.get("phase") == "Failed" and reason not in ("", "DeadlineExceeded"):
+    ours = reason == "DeadlineExceeded" and deadline_s == END_NOW_S
+    if status.get("phase") == "Failed" and reason and not ours:  # its node refused, evicted or ended it
         return Crash(code=None, reason=reason, message=status.get("message", "")[:MOST_TEXT], finished_s=0.0)
     if not code:
         return None

@@ -74,7 +74,7 @@ class Scene:
         return next(
             child
             for child in self.children
-            if child["kind"] == "Job" and child["metadata"]["labels"]["rollfleet.dev/role"] == role
+            if child["kind"] in ("Job", "Deployment") and child["metadata"]["labels"]["rollfleet.dev/role"] == role
         )
 
     def ended(self, condition: str, role: Role = Role.WORKER, *, reason: str = "", message: str = "") -> "Scene":
@@ -101,7 +101,7 @@ class Scene:
                 "resourceVersion": "7",
                 "labels": run["spec"]["template"]["metadata"]["labels"],
                 "annotations": run["spec"]["template"]["metadata"]["annotations"] | {INDEX_LABEL: str(index)},
-                "ownerReferences": [{"kind": "Job", "uid": run["metadata"]["uid"]}],
+                "ownerReferences": [{"kind": run["kind"], "uid": run["metadata"]["uid"]}],
                 "creationTimestamp": format_time(self.now_s - age_s),
             },
             "spec": {**deepcopy(run["spec"]["template"]["spec"]), "nodeName": "n"},

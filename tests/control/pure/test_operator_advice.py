@@ -9,6 +9,7 @@ from rollfleet_api.permissions import Role
 
 NO_TROUBLE = {"LearnerDone", "LearnerExited", "TotalFrames"}
 OF_KUBERNETES = {
+    "CrashLoopBackOff",
     "CreateContainerConfigError",
     "CreateContainerError",
     "ErrImageNeverPull",

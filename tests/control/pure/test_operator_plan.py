@@ -157,6 +157,7 @@ def test_pod_that_others_of_its_containers_keep_ends_with_its_own() -> None:
         end = Change(Ref("Pod", found.pods[0]["metadata"]["name"]), {"spec": {"activeDeadlineSeconds": 1}})
         assert planned(found, Stage.COMPLETE, lingering=True) == [end] * ends
     failed = before.exited(phase="Failed", reason="DeadlineExceeded")
+    failed.pods[0]["spec"] |= {"activeDeadlineSeconds": 1}
     assert planned(failed, Stage.COMPLETE, lingering=True) == [Change(run_ref(before, Role.LEARNER), SUSPEND)]
 
 

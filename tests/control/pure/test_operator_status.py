@@ -206,6 +206,30 @@ def test_crash_of_an_init_container_names_it() -> None:
     assert condition(now, "Degraded").message == "init container `fetch` of worker 1 ended with code 2: no such bucket"
 
 
+def test_server_that_ends_again_and_again_is_reported_with_its_last_end_and_given_up() -> None:
+    ended = {"exitCode": 137, "reason": "OOMKilled"}
+    backs_off = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}}
+    nats = {"name": "nats", "ready": False, "state": backs_off, "lastState": {"terminated": ended}}
+    found = scene().pod(role=Role.NATS, phase="Running", containerStatuses=[nats])
+    assert holds(status_of(found), "Degraded") == (True, "NatsCrashed")
+    message = "the job's NATS server ended with code 137 (out of memory): OOMKilled"
+    assert condition(status_of(found), "Degraded").message == message
+    assert [pod.state for pod in found.observed.pods] == ["CrashLoopBackOff"]
+    assert replace(found, now_s=found.now_s + 600).verdict.reason == "NatsCrashed"
+    back = scene().pod(
+        role=Role.NATS, phase="Running", containerStatuses=[{**nats, "state": {"running": {}}, "ready": True}]
+    )
+    assert holds(status_of(back), "Degraded") == (False, "AsExpected")
+
+
+def test_sidecar_that_does_not_run_is_reported_beside_a_worker_that_does() -> None:
+    backs_off = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}
+    states = [{"name": "worker", "state": {"running": {}}}, {"name": "proxy", "state": backs_off}]
+    found = scene().pod(phase="Running", containerStatuses=states)
+    assert holds(status_of(found), "Degraded") == (True, "WorkerCrashed")
+    assert [(pod.running, pod.state) for pod in found.observed.pods] == [(True, "Running")]
+
+
 def test_error_of_whitespace_is_none() -> None:
     found = scene().running(0).crashed(1, log=" \n")
     assert status_of(found.with_heartbeats(found.beat(0, error=" \n \t"))).last_error == (

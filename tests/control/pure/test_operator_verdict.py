@@ -133,6 +133,12 @@ def test_pods_that_their_node_refuses_or_evicts_count_as_restarts_and_disrupted_
     assert found.verdict.message == f"after 1 restarts node n ended {cause}"
 
 
+def test_pods_that_a_deadline_of_the_template_ends_count_as_restarts() -> None:
+    found = scene(failure={"maxRestartsPerWorker": 0}, template={"spec": {"activeDeadlineSeconds": 60}})
+    found = found.exited(143, role=Role.WORKER, phase="Failed", reason="DeadlineExceeded", message="Pod was active")
+    assert found.verdict.message == "after 0 restarts node n ended worker 0 (DeadlineExceeded): Pod was active"
+
+
 def test_crashes_before_a_failure_do_not_count_again() -> None:
     failed = scene(failure={"maxRestartsPerWorker": 0}).crashed(1).later(1)
     assert failed.verdict.stage is Stage.FAILED
