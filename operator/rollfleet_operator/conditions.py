@@ -47,7 +47,7 @@ def _progressing(snapshot: Snapshot) -> Condition:
     run = current_run(snapshot.job, snapshot.observed, Role.WORKER)
     if any(other.name.role is Role.WORKER and other != run for other in snapshot.observed.runs):
         return progressing("Rolling", "workers with an earlier spec are leaving")
-    return progressing(*progress(snapshot.states))
+    return progressing(*progress(snapshot.states, snapshot.frames_per_second))
 
 
 def _degraded(snapshot: Snapshot) -> Condition:

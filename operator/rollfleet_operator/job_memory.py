@@ -2,14 +2,18 @@
 
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import TypeVar
 
 from rollfleet_api.frame_rate import FrameRate
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import LearnerStatus, WorkerStatus
 from rollfleet_operator.autoscale import History
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.events import EventThrottle
 from rollfleet_operator.manifest import Manifest, Ref
 from rollfleet_operator.nats_port import Heartbeats, JobKey, NatsPort
+
+B = TypeVar("B", WorkerStatus, LearnerStatus)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +47,8 @@ class JobMemory:
         written_s: Time of the last write of the status.
         history: Measurements for the number of workers.
         throttle: The filter of repeated events.
+        read_s: Time of the last answer of NATS.
+        dates: The time of each process' heartbeat by its clock and by the operator's, by index; -1: the learner.
     """
 
     uid: str = ""
@@ -56,6 +62,8 @@ class JobMemory:
     written_s: float = 0.0
     history: History = field(default_factory=History)
     throttle: EventThrottle = field(default_factory=EventThrottle)
+    read_s: float = 0.0
+    dates: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     async def read_heartbeats(
         self, nats: NatsPort, job: CollectorJob, now_s: float, *, serves: bool
@@ -69,9 +77,21 @@ class JobMemory:
         key = JobKey(job.metadata.namespace, job.metadata.name)
         try:
             if serves:
-                self.heartbeats = replace(await nats.heartbeats(job), since_s=min(since_s, now_s))
+                found = await nats.heartbeats(job)
+                workers = {index: self._dated(index, beat, now_s) for index, beat in found.workers.items()}
+                learner = self._dated(-1, found.learner, now_s) if found.learner else None
+                self.heartbeats = replace(found, workers=workers, learner=learner, since_s=min(since_s, now_s))
+                self.read_s = now_s
             else:
                 await (nats.remove(key) if job.has_ended else nats.disconnect(key))
         except NatsUnavailable as error:
             return error
         return None
+
+    def _dated(self, index: int, beat: B, now_s: float) -> B:
+        """Return a heartbeat with a time of the operator's clock: a new one came since the last answer of NATS."""
+        sent_s, dated_s = self.dates.get(index, (None, 0.0))
+        if beat.time_s != sent_s:
+            dated_s = max(self.read_s, min(beat.time_s, now_s))
+            self.dates[index] = beat.time_s, dated_s
+        return beat if beat.time_s == dated_s else replace(beat, time_s=dated_s)

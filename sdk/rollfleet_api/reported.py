@@ -24,9 +24,12 @@ def reported(learner: LearnerStatus | None, workers: Iterable[WorkerStatus]) -> 
     }
 
 
-def progress(states: Set[WorkerState]) -> tuple[str, str]:
-    """Return the reason and the message of the condition Progressing, from the states of the workers that run."""
-    if WorkerState.COLLECTING in states:
+def progress(states: Set[WorkerState], frames_per_second: float) -> tuple[str, str]:
+    """Return the reason and the message of the condition Progressing, from the states of the workers that run.
+
+    Workers whose frames the learner takes wait now and then: each wait would be a change.
+    """
+    if WorkerState.COLLECTING in states or (states and frames_per_second):
         return "Collecting", "workers are collecting"
     if WorkerState.WAITING_FOR_WEIGHTS in states:
         return "WaitingForWeights", "workers wait for the learner's first weights, or for newer ones"

@@ -59,7 +59,7 @@ def running_status(
     states = {beat.state for beat in workers.values()}
     return CollectorJobStatus(
         phase=Phase.RUNNING if workers or (learner and learner.frames) else Phase.PENDING,
-        conditions=[*conditions, _condition(ConditionType.PROGRESSING, *progress(states))],
+        conditions=[*conditions, _condition(ConditionType.PROGRESSING, *progress(states, frames_per_second))],
         workers=WorkersStatus(desired=job.spec.workers, ready=ready(workers)),
         frames_per_second=round(frames_per_second, 1),
     )

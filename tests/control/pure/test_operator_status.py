@@ -148,6 +148,11 @@ def test_condition_has_its_reason(found: Scene, kind: str, holds: bool, reason: 
     assert (now.status is ConditionStatus.TRUE, now.reason) == (holds, reason)
 
 
+def test_workers_whose_frames_are_taken_are_collecting_also_while_they_wait() -> None:
+    waits = busy(WorkerState.WAITING_FOR_LEARNER).snapshot
+    assert holds(status(replace(waits, frames_per_second=9.0)), "Progressing") == (True, "Collecting")
+
+
 def test_suspended_job_wants_no_workers_and_old_workers_that_are_leaving_count_no_more() -> None:
     now = status_of(SUSPENDED)
     assert (now.phase, now.workers.desired, now.workers.ready) == (Phase.SUSPENDED, 0, 0)

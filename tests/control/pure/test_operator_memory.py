@@ -1,0 +1,27 @@
+"""What the operator keeps of a job between reconciliations."""
+
+from dataclasses import replace
+
+import pytest
+from tests.control.pure.nats_in_memory import NatsInMemory
+from tests.control.pure.scene import NOW_S, a_job, scene
+
+from rollfleet_api.messages import LearnerStatus
+from rollfleet_operator.job_memory import JobMemory
+from rollfleet_operator.nats_port import Heartbeats, JobKey
+
+
+@pytest.mark.parametrize("wrong_s", [90.0, -90.0])
+async def test_clock_of_another_machine_may_be_wrong(wrong_s: float) -> None:
+    """A heartbeat that goes on is fresh, and one that stays is not."""
+    nats, memory, found = NatsInMemory(), JobMemory(), scene().running(0, 1)
+    for second in range(0, 60, 5):
+        now_s = NOW_S + second
+        beats = {0: found.beat(0, time_s=now_s + wrong_s), 1: found.beat(1, time_s=NOW_S + wrong_s)}
+        learner = LearnerStatus(session=1, time_s=now_s + wrong_s)
+        nats.beats[JobKey("lab", "cartpole")] = Heartbeats(workers=beats, learner=learner)
+        await memory.read_heartbeats(nats, a_job(), now_s, serves=True)
+    now = replace(found, heartbeats=memory.heartbeats, now_s=now_s).snapshot
+    assert [beat.worker for beat in now.reporting] == [0]
+    assert memory.heartbeats.learner
+    assert memory.heartbeats.learner.time_s == pytest.approx(now_s, abs=5)
