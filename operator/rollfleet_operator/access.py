@@ -17,13 +17,17 @@ from rollfleet_operator.settings import Settings
 ROLES = (Role.WORKER, Role.LEARNER)
 """The roles with a Secret and a NetworkPolicy. Evaluation workers have those of the workers."""
 
-_DNS_PORT = 53
 
+def account(job: CollectorJob, settings: Settings) -> Manifest:
+    """Build the ServiceAccount of a job's pods. It has no rights and no token: they do not use the API server.
 
-def account(job: CollectorJob) -> Manifest:
-    """Build the ServiceAccount of a job's pods. It has no rights and no token: they do not use the API server."""
-    name = job.metadata.name
-    return built("ServiceAccount", names.account(name), names.labels(name), automountServiceAccountToken=False)
+    It names the job's installation, and the Secrets by which the kubelet pulls the images of all its pods.
+    """
+    name, secrets = job.metadata.name, [{"name": each} for each in settings.image_pull_secrets]
+    fields: Manifest = {"automountServiceAccountToken": False} | ({"imagePullSecrets": secrets} if secrets else {})
+    manifest = built("ServiceAccount", names.account(name), names.labels(name), **fields)
+    manifest["metadata"]["annotations"] = {names.INSTALLATION: settings.key_secret}
+    return manifest
 
 
 def secret(job: CollectorJob, role: Role, login: Login, public_url: str = "") -> Manifest:
@@ -56,18 +60,13 @@ def network_policy(job: CollectorJob, role: Role, access: NatsAccess, settings: 
     selector = {"key": ROLE_LABEL, "operator": "In", "values": [each.value for each in pods]}
     rules: Manifest = {"policyTypes": ["Ingress"]}
     if role is not Role.LEARNER:
-        dns = [{"port": _DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")]
         peers: Sequence[Manifest] = [{"podSelector": {"matchLabels": names.labels(name, Role.NATS)}}]
         ports = {PORT}
         if access.external:
             named = [re.search(r":(\d+)(?:/|$)", url) for url in access.external.url.split(",")]
             peers, ports = settings.nats_to, {int(port[1]) if port else PORT for port in named}
         nats: list[Manifest] = [{"port": port, "protocol": "TCP"} for port in sorted(ports)]
-        egress = [_egress(dns, settings.dns_to), _egress(nats, peers)]
-        rules = {"policyTypes": ["Ingress", "Egress"], "egress": egress}
+        to = {"to": [*peers]} if peers else {}
+        rules = {"policyTypes": ["Ingress", "Egress"], "egress": [*settings.dns, {"ports": nats, **to}]}
     spec = {"podSelector": {"matchLabels": names.labels(name), "matchExpressions": [selector]}, **rules}
     return built("NetworkPolicy", names.network_policy(name, role), names.labels(name, role), spec=spec)
-
-
-def _egress(ports: list[Manifest], peers: Sequence[Manifest]) -> Manifest:
-    return {"ports": ports, "to": list(peers)} if peers else {"ports": ports}

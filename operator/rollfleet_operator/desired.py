@@ -24,7 +24,7 @@ def access_objects(
     Raises:
         TemplateInvalid: The server's template in the job does not have the form of a pod template.
     """
-    found = [access.account(job)]
+    found = [access.account(job, settings)]
     for role in access.ROLES:
         public = role is Role.LEARNER and public_host
         public_url = nats.login(job, role, host=public_host).url if public else ""
@@ -33,7 +33,7 @@ def access_objects(
             found.append(access.network_policy(job, role, nats, settings))
     if nats.external is None:
         mounted = nats_server.secret(job, settings, nats, public_host)
-        found += [mounted, nats_server.service(job)]
+        found += [mounted, nats_server.service(job, settings)]
         if settings.network_policies:
             found.append(nats_server.network_policy(job, settings))
         if server:

@@ -9,7 +9,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 
@@ -34,8 +34,8 @@ class InstallationKey:
         secret: `KEY_BYTES` random bytes.
 
     Example:
-        >>> InstallationKey(bytes(KEY_BYTES)).authority[:27]
-        b'-----BEGIN CERTIFICATE-----'
+        >>> InstallationKey(bytes(KEY_BYTES)) == InstallationKey(bytes(KEY_BYTES))
+        True
     """
 
     secret: bytes = field(repr=False)
@@ -44,11 +44,17 @@ class InstallationKey:
         """Return a user's password on the job's server: 256 bits, in base64."""
         return base64.urlsafe_b64encode(self._derived("password", *_of(job), user)).rstrip(b"=").decode()
 
-    @cached_property
-    def authority(self) -> bytes:
-        """The certificate of the authority that signs the servers' certificates (PEM)."""
-        own = self._key("authority")
-        builder = self._builder(_name("rollfleet"), own, "authority")
+    def authority(self, job: CollectorJob) -> bytes:
+        """Return the certificate of the authority of one job (PEM): its clients trust no other job's server.
+
+        `names.ROTATE` does not change it: clients that run read it once.
+        """
+        return self._authority(job.metadata.uid or "")
+
+    @lru_cache(maxsize=1024)  # noqa: B019  # as below
+    def _authority(self, uid: str) -> bytes:
+        own = self._key("authority", uid)
+        builder = self._builder(_name("rollfleet"), own, own, "authority", uid)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
         return builder.sign(own, None).public_bytes(Encoding.PEM)
@@ -59,16 +65,18 @@ class InstallationKey:
 
     @lru_cache(maxsize=1024)  # noqa: B019  # of one key, which lives as long as the program
     def _certificate(self, subject: str, hosts: tuple[str, ...], *job: str) -> tuple[bytes, bytes]:
-        own = self._key("certificate", *job, *hosts)
-        builder = self._builder(_name(subject), own, "certificate", *job, *hosts)
+        own, authority = self._key("certificate", *job, *hosts), self._key("authority", job[0])
+        builder = self._builder(_name(subject), own, authority, "certificate", *job, *hosts)
         builder = builder.add_extension(x509.SubjectAlternativeName(map(_host, hosts)), critical=False)
         builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
-        signed = builder.sign(self._key("authority"), None).public_bytes(Encoding.PEM)
+        signed = builder.sign(authority, None).public_bytes(Encoding.PEM)
         return signed, own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
-    def _builder(self, subject: x509.Name, own: Ed25519PrivateKey, *parts: str) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, own: Ed25519PrivateKey, authority: Ed25519PrivateKey, *parts: str
+    ) -> x509.CertificateBuilder:
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -78,9 +86,7 @@ class InstallationKey:
             .not_valid_before(_SINCE)
             .not_valid_after(_FOR_EVER)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(own.public_key()), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key("authority").public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
         )
 
     def _key(self, *parts: str) -> Ed25519PrivateKey:

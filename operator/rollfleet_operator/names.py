@@ -14,6 +14,9 @@ CONFIG: Final = "rollfleet.dev/config"
 APPLIED: Final = "rollfleet.dev/applied"
 """Annotation: a hash of the applied manifest. It shows that a field is no longer wanted."""
 
+INSTALLATION: Final = "rollfleet.dev/installation"
+"""Annotation of a job's ServiceAccount: `namespace/name` of the Secret with the key of the job's installation."""
+
 ROTATE: Final = "rollfleet.dev/rotate"
 """Annotation of a CollectorJob: any text. When it changes, the job gets new passwords and a new certificate."""
 

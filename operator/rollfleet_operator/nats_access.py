@@ -62,9 +62,9 @@ class NatsAccess:
         if self.external:
             return self.external
         return Login(
-            url=f"{'tls' if self.tls else 'nats'}://{host or host_of(job)}:{PORT}",
+            url=f"{'tls' if self.tls else 'nats'}://{f'[{host}]' if ':' in host else host or host_of(job)}:{PORT}",
             credentials=f"{user}:{self.key.password(job, user)}".encode(),
-            ca=self.key.authority if self.tls else None,
+            ca=self.key.authority(job) if self.tls else None,
         )
 
 

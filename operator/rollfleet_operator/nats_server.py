@@ -24,6 +24,9 @@ _HTTP: Final = 8222
 _LOST_S: Final = 10
 """Seconds until Kubernetes replaces the server of a node that does not answer. A worker's pod waits for minutes."""
 
+_INHERITED: Final = ("imagePullSecrets", "priorityClassName")
+"""Fields of the workers' pods that the server's has, too: it must start where they start, and outlast them."""
+
 
 def is_needed(job: CollectorJob, observed: Observed) -> bool:
     """Return whether the job needs its server now.
@@ -57,15 +60,16 @@ def secret(job: CollectorJob, settings: Settings, access: NatsAccess, public_hos
     return files_secret(names.server_secret(name), names.labels(name, Role.NATS), files)
 
 
-def service(job: CollectorJob) -> Manifest:
+def service(job: CollectorJob, settings: Settings) -> Manifest:
     """Build the Service, by which clients find the server's pod."""
     labels = names.labels(job.metadata.name, Role.NATS)
-    spec = {
-        "type": str(job.spec.nats.service),
-        "selector": labels,
-        "ports": [{"name": "nats", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
-    }
-    return built("Service", nats_server(job.metadata.name), labels, spec=spec)
+    # Without `appProtocol` a service mesh would wait for the client's first bytes: of NATS the server speaks first.
+    port = {"name": "nats", "port": PORT, "targetPort": PORT, "protocol": "TCP", "appProtocol": "tcp"}
+    spec = {"type": str(job.spec.nats.service), "selector": labels, "ports": [port]}
+    manifest = built("Service", nats_server(job.metadata.name), labels, spec=spec)
+    if job.spec.nats.service is NatsService.LOAD_BALANCER:
+        manifest["metadata"]["annotations"] = dict(settings.nats_service_annotations)
+    return manifest
 
 
 def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Manifest:
@@ -77,7 +81,7 @@ def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Mani
         TemplateInvalid: The template in the job does not have the form of a pod template.
     """
     name, labels = job.metadata.name, names.labels(job.metadata.name, Role.NATS)
-    asked = job.spec.nats.resources
+    asked, theirs = job.spec.nats.resources, pods.checked(job.spec.template)
     resources = {
         "requests": settings.nats_resources.get("requests", {}) | asked.requests,
         "limits": settings.nats_resources.get("limits", {}) | asked.limits,
@@ -91,15 +95,7 @@ def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Mani
         "spec": {
             **pods.identity(job, settings),
             "terminationGracePeriodSeconds": 5,
-            "tolerations": [
-                {
-                    "key": f"node.kubernetes.io/{taint}",
-                    "operator": "Exists",
-                    "effect": "NoExecute",
-                    "tolerationSeconds": _LOST_S,
-                }
-                for taint in ("not-ready", "unreachable")
-            ],
+            **{field: value for field in _INHERITED if (value := theirs["spec"].get(field))},
             "containers": [
                 {
                     "name": _NAME,
@@ -134,6 +130,7 @@ def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Mani
     }
     template = overlay(template, pods.checked(job.spec.nats.template))
     template["metadata"]["labels"] |= labels
+    template["spec"]["tolerations"] = _tolerations(template["spec"].get("tolerations") or [])
     spec = {
         "replicas": 1,
         "revisionHistoryLimit": 0,
@@ -142,6 +139,13 @@ def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Mani
         "template": template,
     }
     return built("Deployment", nats_server(name), labels, spec=spec)
+
+
+def _tolerations(written: list[Manifest]) -> list[Manifest]:
+    """Return a user's tolerations after those of a lost node, unless the user has named its taint."""
+    lost = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _LOST_S}
+    keys = [f"node.kubernetes.io/{taint}" for taint in ("not-ready", "unreachable")]
+    return [{"key": key, **lost} for key in keys if key not in [each.get("key") for each in written]] + written
 
 
 def network_policy(job: CollectorJob, settings: Settings) -> Manifest:

@@ -94,6 +94,12 @@ class Observed:
     source_digest: str | None = ""
 
     @property
+    def installation(self) -> str:
+        """The installation that runs the job, as `names.INSTALLATION` says; empty: none does yet."""
+        accounts = (child for which, child in self.children.items() if which.kind == "ServiceAccount")
+        return next((installation_of(each) for each in accounts), "")
+
+    @property
     def server(self) -> Manifest | None:
         """The Deployment of the job's NATS server; None: it has none."""
         return next((child for which, child in self.children.items() if which.kind == "Deployment"), None)
@@ -105,11 +111,15 @@ class Observed:
 
     @property
     def public_host(self) -> str:
-        """The address of the server's load balancer; empty: it has none, or not yet."""
+        """The address of the server's load balancer; empty: it has none, or not yet.
+
+        Names inside of the cluster do not count: whoever writes a Service's status does not name the job's server.
+        """
         services = (child for which, child in self.children.items() if which.kind == "Service")
         balancers = [(each.get("status") or {}).get("loadBalancer") or {} for each in services]
         given = [each for balancer in balancers for each in balancer.get("ingress") or []]
-        return next((str(each.get("hostname") or each.get("ip") or "") for each in given), "")
+        found = next((str(each.get("hostname") or each.get("ip") or "") for each in given), "")
+        return "" if ".svc." in f"{found.lower()}." else found
 
     def run(self, name: names.Workload) -> Run | None:
         """Return the run with this name, unless it is being deleted."""
@@ -143,6 +153,11 @@ def observe(
         refused_pods=refused_pods or next((refused for child in children if (refused := _refused(child))), ""),
         source_digest=source_digest,
     )
+
+
+def installation_of(child: Manifest) -> str:
+    """Return the installation that an object names; empty: none."""
+    return str((child["metadata"].get("annotations") or {}).get(names.INSTALLATION, ""))
 
 
 def _refused(child: Manifest) -> str:

@@ -52,6 +52,7 @@ CONTAINER_SECURITY: Final[Manifest] = {
 }
 """As Pod Security "restricted" requires it."""
 
+_LISTS: Final = ("initContainers", "resourceClaims", "tolerations")
 _NO_DEVICES: Final = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
 
@@ -132,9 +133,9 @@ def checked(written: Manifest) -> Manifest:
     name, count = max(Counter(each["name"] for each in containers).items(), key=itemgetter(1), default=("", 0))
     if count > 1:
         raise TemplateInvalid(f"`spec.containers` of a template has {count} containers `{name}`; write one")
-    init, claims = spec.get("initContainers") or [], spec.get("resourceClaims") or []
-    if not isinstance(init, list) or not isinstance(claims, list) or not all(isinstance(each, dict) for each in init):
-        raise TemplateInvalid("`spec.initContainers` and `spec.resourceClaims` of a template are lists of mappings")
+    init, *others = (spec.get(field) or [] for field in _LISTS)
+    if not all(isinstance(field, list) and all(isinstance(each, dict) for each in field) for field in (init, *others)):
+        raise TemplateInvalid(f"{', '.join(f'`spec.{field}`' for field in _LISTS)} of a template are lists of mappings")
     for container in [*containers, *init]:
         resources = _mapping(container, "resources", "spec.containers[].")
         _mapping(resources, "limits", "spec.containers[].resources.")

@@ -40,12 +40,14 @@ class Settings:
         nats_pull_policy: Its pull policy.
         nats_resources: The servers' resources: `requests` and `limits`.
         nats_config: Further options of the servers' configuration.
+        nats_service_annotations: Annotations of the servers' Services of type `LoadBalancer`.
         nats_tls: Whether the servers encrypt.
         nats_from: Their clients besides the job's pods, as entries of a NetworkPolicy's `from`.
         nats_url: URL of the organisation's NATS, for all jobs; empty: each job has a server of its own.
         nats_external: The folder with the user of that NATS; see `NatsAccess.on`.
         nats_to: Where that NATS is, as entries of a NetworkPolicy's `to`; empty: at any address.
-        dns_to: Where name servers are, as `nats_to`.
+        dns: Where name servers are, as rules of a NetworkPolicy's `egress`.
+        image_pull_secrets: Names of Secrets in jobs' namespaces, by which the images of their pods are pulled.
         workers: Number of concurrent reconciliations, each of another job.
         resync_s: Seconds between looks at all jobs, whether they have changed or not.
         verify_s: Seconds between writes of a job's Secrets, which the operator may not read.
@@ -70,12 +72,14 @@ class Settings:
     nats_pull_policy: str = "IfNotPresent"
     nats_resources: _Mapping = field(default_factory=dict)
     nats_config: _Mapping = field(default_factory=dict)
+    nats_service_annotations: _Mapping = field(default_factory=dict)
     nats_tls: bool = True
     nats_from: _Peers = ()
     nats_url: str = ""
     nats_external: Path | None = None
     nats_to: _Peers = ()
-    dns_to: _Peers = ()
+    dns: _Peers = ({"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]},)
+    image_pull_secrets: _Names = ()
     workers: Annotated[int, Field(ge=1)] = 8
     resync_s: _Seconds = 60.0
     verify_s: _Seconds = 600.0
@@ -86,13 +90,13 @@ class Settings:
     def read(cls, environ: Mapping[str, str]) -> Self:
         """Read the settings from environment variables: `worker_image` from `ROLLFLEET_WORKER_IMAGE`, and so on.
 
-        An empty variable is not set.
+        An empty variable is not set, nor one with `null`, by which Helm removes a value.
 
         Raises:
             SettingsInvalid: A variable has an invalid value. The text names it.
         """
         names = {field.name: f"ROLLFLEET_{field.name.upper()}" for field in fields(cls)}
-        given = {field: environ[name] for field, name in names.items() if environ.get(name)}
+        given = {field: environ[name] for field, name in names.items() if environ.get(name) not in (None, "", "null")}
         try:
             settings = TypeAdapter(cls).validate_python(given)
         except ValidationError as error:

@@ -29,7 +29,8 @@ ADVICE: Final = {
     "LearnerGone": "Start the learner, and change the spec: each change tries again.",
     "NameTaken": "Rename the job, or delete the object that the message names. All that an earlier job has left: "
     "`kubectl -n {named.namespace} delete job,sa,secret,netpol -l rollfleet.dev/job={named.name}`.",
-    "NatsCrashed": "See `kubectl logs deployment/{job}-nats --previous`. The server starts again by itself.",
+    "NatsCrashed": "The server starts again by itself. See "
+    "`kubectl -n {named.namespace} logs -p -l rollfleet.dev/role=nats,rollfleet.dev/job={named.name}`.",
     "NatsUnavailable": "Check that NATS runs and the operator reaches it. Workers continue as soon as it is back.",
     "NodeLost": "Repair the node. If it is gone for good: `kubectl delete node NODE`, and its pods are replaced.",
     "OperatorError": "This is a defect of the operator: report it to the maintainers of Rollfleet, with its log.",

@@ -1,5 +1,9 @@
+{{- /* The names of Services begin with a letter. */ -}}
 {{- define "rollfleet.name" -}}
-{{- if contains "rollfleet" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-rollfleet" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- $name := .Release.Name }}
+{{- if regexMatch "^[0-9]" $name }}{{ $name = printf "rollfleet-%s" $name }}
+{{- else if not (contains "rollfleet" $name) }}{{ $name = printf "%s-rollfleet" $name }}{{ end }}
+{{- $name | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
 {{- /* For objects without a namespace: releases in two namespaces must not share them. */ -}}
@@ -30,12 +34,17 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- with $root.Values.imageRegistry }}{{ trimSuffix "/" . }}/{{ end }}{{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}{{ with $image.digest }}@{{ . }}{{ end }}
 {{- end }}
 
-{{- /* The rule that lets a pod ask name servers. */ -}}
+{{- /* The rules that let a pod ask name servers. A policy sees the port of their pods: OpenShift's have 5353. */ -}}
 {{- define "rollfleet.dns" -}}
+{{- with .Values.networkPolicy.dnsTo }}
+- to: {{- toYaml . | nindent 4 }}
+{{- else }}
 - ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
-  {{- with .Values.networkPolicy.dnsTo }}
-  to: {{- toYaml . | nindent 4 }}
-  {{- end }}
+- to:
+    - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}
+      podSelector: {matchLabels: {k8s-app: kube-dns}}
+    - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: openshift-dns}}
+{{- end }}
 {{- end }}
 
 {{- /* The settings of pods and containers for Pod Security "restricted". */ -}}

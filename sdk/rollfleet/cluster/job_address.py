@@ -39,7 +39,8 @@ class JobAddress:
     Args:
         api: A client of the cluster, with the rights of the user.
         job: The job's name.
-        timeout_s: How long to wait for the Secret, which the operator creates.
+        timeout_s: How long to wait for the Secret, which the operator creates, and then for the server's pod.
+        look: Called at each look for these. It may raise.
         renew_s: Seconds between looks at the Secret.
 
     Attributes:
@@ -53,9 +54,16 @@ class JobAddress:
     """
 
     def __init__(
-        self, api: ClusterApi, namespace: str, job: str, *, timeout_s: float, renew_s: float = RENEW_S
+        self,
+        api: ClusterApi,
+        namespace: str,
+        job: str,
+        *,
+        timeout_s: float,
+        renew_s: float = RENEW_S,
+        look: Callable[[], object] = lambda: None,
     ) -> None:
-        self._api, self._namespace, self._job = api, namespace, job
+        self._api, self._namespace, self._job, self._look = api, namespace, job, look
         self._tunnel: Tunnel | None = None
         self._deleted: Callable[[], object] = lambda: None
         self._closed = threading.Event()
@@ -86,6 +94,7 @@ class JobAddress:
         while (secret := self._api.get("Secret", self._namespace, name)) is None:
             if self._api.get(KIND, self._namespace, self._job) is None:
                 raise JobNotFound(f"the cluster has no job {self._namespace}/{self._job}; submit it, or check its name")
+            self._look()
             if time.monotonic() >= until:
                 raise ClusterError(
                     f"the operator has not created Secret {self._namespace}/{name} within {timeout_s:g} s; see what "
@@ -119,8 +128,10 @@ class JobAddress:
         """Return the names of the server's pods, the newest first."""
         labels = f"{JOB_LABEL}={self._job},{ROLE_LABEL}={Role.NATS}"
         found = self._api.list("Pod", self._namespace, labels=labels).items
+        if self._tunnel is None:
+            self._look()
         if not found:
-            why = "the job is suspended, or over, or its server does not start"
+            why = f"it is suspended, or over, or its server does not start: `rollfleet describe {self._job}`"
             raise ClusterError(f"NATS of {self._namespace}/{self._job} has no pod: {why}", 0, "NoPod")
         newest = sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), reverse=True)
         return [pod["metadata"]["name"] for pod in newest]

@@ -22,6 +22,7 @@ _TYPES: Final[dict[str, Any]] = {
     "context": str,
     "labels": dict[str, str],
     "template": dict[str, Any],
+    "nats": dict[str, Any],
 }
 
 
@@ -51,6 +52,7 @@ class Cluster:
         memory: Memory of each worker, reserved and at most, such as "4Gi". None: no reservation and no limit.
         labels: Labels of the job, such as Kueue's queue.
         template: Changes to the workers' pod template: tolerations, node selectors, volumes.
+        nats: Fields of the job's `spec.nats`, such as {"resources": {"requests": {"memory": "1Gi"}}}.
         keep: Leave the job at the end. It is complete, and its status remains.
         progress: Whether a line on stderr shows how the workers start.
         timeout_s: How long to wait for the first start of all workers, in seconds.
@@ -71,6 +73,7 @@ class Cluster:
     memory: str | int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     template: Mapping[str, Any] = field(default_factory=dict)
+    nats: Mapping[str, Any] = field(default_factory=dict)
     keep: bool = False
     progress: bool = True
     timeout_s: float = 600.0
@@ -99,7 +102,7 @@ class Cluster:
         if self.gpu:
             resources["gpu"] = {"count": self.gpu, "resource": self.gpu_resource}
         image = {"image": self.image} if self.image else {}
-        return {"resources": resources, "template": dict(self.template), **image}
+        return {"resources": resources, "template": dict(self.template), "nats": dict(self.nats), **image}
 
 
 def _message(error: ValidationError, value: object) -> str:

@@ -55,7 +55,8 @@ class Submission:
 
     def __init__(self, job: CollectorJob, sources: Sources, cluster: Cluster) -> None:
         self.jobs, self._cluster = Jobs(namespace=cluster.namespace, context=cluster.context), cluster
-        self._shown = ""
+        self._shown, self._problem = "", ""
+        self._began_s = self._problem_s = time.monotonic()
         api = self.jobs.api
         metadata = {**job.dump()["metadata"], "namespace": api.namespace, "ownerReferences": _owners(api)}  # type: ignore[dict-item]
         namespaced = job.metadata.model_copy(update={"namespace": api.namespace})
@@ -68,45 +69,45 @@ class Submission:
             api.create(manifest)
 
     def wait(self) -> None:
-        """Wait until all workers are ready. A line on stderr shows how many are, and why others are not.
+        """Wait until all workers are ready; see `look`."""
+        while not self.look():
+            time.sleep(_LOOK_S)
 
-        While the cluster cannot be reached, it waits, too.
+    def look(self) -> bool:
+        """Show on stderr how many workers are ready, and why others are not; return whether all are.
+
+        While the cluster cannot be reached, they are not.
 
         Raises:
             ClusterError: They are not ready in time, or have a rarely transient problem for too long.
             JobEnded: The job failed, or was deleted.
         """
-        began_s, problem_s, problem = time.monotonic(), time.monotonic(), ""
-        while True:
-            try:
-                view = self.jobs.get(self.job.key)
-            except JobNotFound:
-                raise JobEnded(f"{self.job.key} was deleted before its workers were ready") from None
-            except ClusterError as error:
-                if not _passes(error) or time.monotonic() - began_s > self._cluster.timeout_s:
-                    raise
-                self._show(str(error))
-                time.sleep(_LOOK_S)
-                continue
-            found, now_s = diagnose(view), time.monotonic()
-            if found.reason != problem:
-                problem, problem_s = found.reason, now_s
-            counted = f"{view.status.workers.ready} of {self.job.spec.workers} workers are ready"
-            if view.status.held(ConditionType.READY):
-                self._show(counted, last=True)
-                return
-            why = str(found) if found.is_problem else found.message
-            if found.reason != UNSEEN or now_s - problem_s > _UNSEEN_S:  # at first no operator has seen it
-                self._show(f"{counted}: {why}")
-            if view.status.held(ConditionType.FAILED):
-                # The advice is about edits, and this job is about to be deleted.
-                raise JobEnded(f"{view.key} has failed: {found.model_copy(update={'advice': ''})}")
-            if found.reason in _RARELY_MENDED and now_s - problem_s > PATIENCE_S:
-                raise self._not_started(found)
-            left_s = began_s + self._cluster.timeout_s - now_s
-            if left_s <= 0:
-                raise self._not_started(found)
-            time.sleep(min(left_s, _LOOK_S))
+        late = time.monotonic() - self._began_s >= self._cluster.timeout_s
+        try:
+            view = self.jobs.get(self.job.key)
+        except JobNotFound:
+            raise JobEnded(f"{self.job.key} was deleted before its workers were ready") from None
+        except ClusterError as error:
+            if not _passes(error) or late:
+                raise
+            self._show(str(error))
+            return False
+        found, now_s = diagnose(view), time.monotonic()
+        if found.reason != self._problem:
+            self._problem, self._problem_s = found.reason, now_s
+        counted = f"{view.status.workers.ready} of {self.job.spec.workers} workers are ready"
+        if view.status.held(ConditionType.READY):
+            self._show(counted, last=True)
+            return True
+        why = str(found) if found.is_problem else found.message
+        if found.reason != UNSEEN or now_s - self._problem_s > _UNSEEN_S:  # at first no operator has seen it
+            self._show(f"{counted}: {why}")
+        if view.status.held(ConditionType.FAILED):
+            # The advice is about edits, and this job is about to be deleted.
+            raise JobEnded(f"{view.key} has failed: {found.model_copy(update={'advice': ''})}")
+        if late or (found.reason in _RARELY_MENDED and now_s - self._problem_s > PATIENCE_S):
+            raise self._not_started(found)
+        return False
 
     def add_workers(self, count: int) -> list[int]:
         """See `Elastic`."""

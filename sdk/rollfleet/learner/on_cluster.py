@@ -99,7 +99,8 @@ def start_on_cluster(
     with ExitStack() as undone:
         submission = Submission(job, sources, cluster)
         undone.callback(submission.end)
-        link = open_through(submission.jobs.api, *submission.job.key.split("/"), timeout_s=cluster.timeout_s)
+        where = submission.job.key.split("/")
+        link = open_through(submission.jobs.api, *where, timeout_s=cluster.timeout_s, look=submission.look)
         undone.callback(link.close)
         known = link.call(read_job(link, timeout_s=cluster.timeout_s))
         transport = NatsTransport(link, known, device=device, no_cuda_sync=no_cuda_sync, elastic=submission)

@@ -1,6 +1,7 @@
 """Opens the connection of a learner or a recorder: by arguments, the environment, or a kubeconfig."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from rollfleet.arguments import seconds, shown
@@ -53,9 +54,14 @@ def open_link(
     return Link(where, role=Role.LEARNER, timeout_s=timeout_s)
 
 
-def open_through(api: ClusterApi, namespace: str, job: str, *, timeout_s: float) -> Link:
-    """Connect to a job of a cluster as its learner, with the rights of the client's user. Errors: see `open_link`."""
-    found = JobAddress(api, namespace, job, timeout_s=timeout_s)
+def open_through(
+    api: ClusterApi, namespace: str, job: str, *, timeout_s: float, look: Callable[[], object] = lambda: None
+) -> Link:
+    """Connect to a job of a cluster as its learner, with the rights of the client's user.
+
+    `look` is called again and again while its server starts. Errors: its own, and see `open_link`.
+    """
+    found = JobAddress(api, namespace, job, timeout_s=timeout_s, look=look)
     try:
         link = Link(found.address, role=Role.LEARNER, timeout_s=timeout_s)
     except BaseException:

@@ -34,12 +34,14 @@ class Rendered:
         self.manifests: list[Manifest] = [each for each in yaml.load_all(text, yaml.CSafeLoader) if each]
 
     def of(self, kind: str) -> dict[str, Manifest]:
-        """All of a kind, by name; those of a namespace of their own by `namespace/name`."""
+        """All of a kind, by name; those of another namespace than the release's by `namespace/name`."""
         found = {}
         for each in self.manifests:
             metadata = each["metadata"]
             if each["kind"] == kind:
-                found["/".join(filter(None, (metadata.get("namespace"), metadata["name"])))] = each
+                found["/".join(filter(None, (metadata.get("namespace"), metadata["name"]))).removeprefix("site/")] = (
+                    each
+                )
         return found
 
     def pods(self) -> Iterator[tuple[str, Manifest]]:

@@ -227,12 +227,22 @@ def test_the_operator_may_reach_nats_where_it_is(helm: Helm, url: str, ports: li
 def test_egress_goes_to_the_servers_of_all_jobs_and_to_the_given_name_servers(helm: Helm) -> None:
     dns = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}]
     shown = helm.render(networkPolicy__dnsTo=dns)
-    assert shown.settings().dns_to == tuple(dns)
+    assert shown.settings().dns == ({"to": dns},)
     of_any_job = {key: value for key, value in labels("x", Role.NATS).items() if key != JOB_LABEL}
     servers = [{"namespaceSelector": {}, "podSelector": {"matchLabels": of_any_job}}]
     egress = shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"]
     assert [rule.get("to") for rule in egress] == [dns, None, servers]
     assert egress[-1]["ports"] == [{"port": PORT}]
+
+
+def test_name_servers_are_reached_at_the_port_of_their_pods(rendered: Rendered) -> None:
+    rules = rendered.settings().dns
+    assert list(rules) == rendered.of("NetworkPolicy")["rollfleet"]["spec"]["egress"][: len(rules)]
+    by_port, by_pods = rules
+    assert ({each["port"] for each in by_port["ports"]}, "to" in by_port) == ({53}, False)
+    assert "ports" not in by_pods
+    found = [each["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for each in by_pods["to"]]
+    assert found == ["kube-system", "openshift-dns"]
 
 
 def test_egress_goes_to_the_given_places_of_an_existing_nats(helm: Helm, existing: Rendered) -> None:

@@ -40,9 +40,9 @@ def test_certificates_are_the_same_each_time_and_of_another_key_for_another_job(
     assert len({KEY.certificate(job, HOST), *others}) == 3
 
 
-def test_openssl_trusts_the_certificate_for_its_host_alone_and_for_ever(tmp_path: Path) -> None:
+def test_openssl_trusts_the_certificate_for_its_host_and_job_alone_and_for_ever(tmp_path: Path) -> None:
     certificate, key = KEY.certificate(a_job(), HOST, "192.0.2.1")
-    for name, content in (("ca", KEY.authority), ("certificate", certificate), ("key", key)):
+    for name, content in (("ca", KEY.authority(a_job())), ("certificate", certificate), ("key", key)):
         (tmp_path / name).write_bytes(content)
 
     def verifies(host: str, at_s: int = 1_800_000_000, authority: str = "ca", option: str = "-verify_hostname") -> bool:
@@ -62,7 +62,9 @@ def test_openssl_trusts_the_certificate_for_its_host_alone_and_for_ever(tmp_path
         )
         return done.returncode == 0
 
-    (tmp_path / "other").write_bytes(InstallationKey(bytes(KEY_BYTES)).authority)
+    rotated = changed(a_job(), annotations={names.ROTATE: "2027-01-31"})
+    assert KEY.authority(rotated) == KEY.authority(a_job()), "clients that run read it once"
+    (tmp_path / "other").write_bytes(KEY.authority(changed(a_job(), uid="of the job at that host")))
     assert verifies(HOST)
     assert verifies(HOST, at_s=20_000_000_000), "in six hundred years, too"
     assert not verifies("other-nats.lab.svc")

@@ -11,8 +11,9 @@ from rollfleet_api.address import PUBLIC_URL_FILE, Address
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.access import ROLES, network_policy
-from rollfleet_operator.manifest import Ref
+from rollfleet_operator.manifest import Ref, overlay
 from rollfleet_operator.nats_access import Login
+from rollfleet_operator.observed import observe
 from rollfleet_operator.settings import Settings
 
 LEARNER = {"template": {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}}
@@ -47,7 +48,7 @@ def test_a_role_reads_its_address_from_the_mounted_secret(tmp_path: Any) -> None
         assert address.credentials is not None
         assert address.credentials.read_text() == f"{role}:{OWN.key.password(a_job(), role)}"
         assert address.ca is not None
-        assert address.ca.read_bytes() == OWN.key.authority
+        assert address.ca.read_bytes() == OWN.key.authority(a_job())
 
 
 def test_the_learner_alone_learns_the_public_address_of_nats() -> None:
@@ -55,6 +56,21 @@ def test_the_learner_alone_learns_the_public_address_of_nats() -> None:
     found = {role: children[Ref("Secret", names.secret("cartpole", role))]["data"] for role in ROLES}
     assert PUBLIC_URL_FILE not in found[Role.WORKER]
     assert base64.b64decode(found[Role.LEARNER][PUBLIC_URL_FILE]) == b"tls://nats.example:4222"
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ({"hostname": "lb.example"}, "tls://lb.example:4222"),
+        ({"ip": "2001:db8::1"}, "tls://[2001:db8::1]:4222"),
+        ({"hostname": "Victim-nats.team-b.svc"}, None),
+        ({"hostname": "victim-nats.team-b.svc.cluster.local."}, None),
+    ],
+)
+def test_no_name_inside_of_the_cluster_is_a_load_balancers(given: dict[str, str], url: str | None) -> None:
+    status = {"status": {"loadBalancer": {"ingress": [given]}}}
+    host = observe([overlay(wanted(a_job())[Ref("Service", "cartpole-nats")], status)], []).public_host
+    assert (OWN.login(a_job(), Role.LEARNER, host=host).url if host else None) == url
 
 
 def fence(role: Role, **settings: Any) -> Any:
@@ -75,7 +91,7 @@ def test_workers_may_connect_only_to_name_servers_and_nats() -> None:
 def test_workers_may_connect_to_the_port_of_each_url_of_an_organisations_nats(url: str, ports: set[int]) -> None:
     access = replace(SHARED, external=Login(url=url, credentials=b""))
     nats, dns = {"podSelector": {"matchLabels": {"a": "nats"}}}, {"podSelector": {"matchLabels": {"a": "dns"}}}
-    settings = Settings(nats_to=(nats,), dns_to=(dns,))
+    settings = Settings(nats_to=(nats,), dns=({"to": [dns]},))
     names_of, found = network_policy(a_job(), Role.WORKER, access, settings)["spec"]["egress"]
     assert (names_of["to"], found["to"]) == ([dns], [nats])
     assert {port["port"] for port in found["ports"]} == ports
@@ -92,6 +108,42 @@ def test_the_server_of_a_job_accepts_its_pods_the_operator_and_whom_the_installa
     assert job == {"podSelector": {"matchLabels": {"rollfleet.dev/job": "cartpole"}}}
     assert operator["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "rollfleet"}
     assert other == guest
+
+
+def server(**spec: Any) -> Any:
+    return wanted(a_job(**spec))[Ref("Deployment", "cartpole-nats")]["spec"]["template"]["spec"]
+
+
+def test_a_server_pod_has_the_workers_priority_and_pull_secrets_unless_its_template_has_others() -> None:
+    theirs = {"spec": {"priorityClassName": "high", "imagePullSecrets": [{"name": "mirror"}], "nodeName": "n"}}
+    found = server(template=theirs)
+    assert (found["priorityClassName"], found["imagePullSecrets"]) == ("high", [{"name": "mirror"}])
+    assert "nodeName" not in found
+    assert server(template=theirs, nats={"template": {"spec": {"priorityClassName": "x"}}})["priorityClassName"] == "x"
+
+
+def test_a_toleration_of_a_user_leaves_the_seconds_of_a_lost_node() -> None:
+    lost = {each["key"]: each for each in server()["tolerations"]}
+    assert [each["tolerationSeconds"] for each in lost.values()] == [10, 10]
+    gpu = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    own = lost["node.kubernetes.io/unreachable"] | {"tolerationSeconds": 60}
+    found = server(nats={"template": {"spec": {"tolerations": [gpu, own]}}})["tolerations"]
+    assert found == [lost["node.kubernetes.io/not-ready"], gpu, own]
+
+
+def test_a_jobs_pods_pull_images_by_the_installations_secrets() -> None:
+    account = wanted(a_job(), image_pull_secrets=("pull",))[Ref("ServiceAccount", names.account("cartpole"))]
+    assert account["imagePullSecrets"] == [{"name": "pull"}]
+
+
+def test_a_service_names_its_protocol_and_a_load_balancer_has_the_installations_annotations() -> None:
+    internal = {"example.com/internal": "true"}
+    for kind, has in (("ClusterIP", False), ("LoadBalancer", True)):
+        found = wanted(a_job(nats={"service": kind}), nats_service_annotations=internal)[
+            Ref("Service", "cartpole-nats")
+        ]
+        assert (internal.items() <= found["metadata"]["annotations"].items()) is has
+        assert found["spec"]["ports"][0]["appProtocol"] == "tcp"
 
 
 def test_learner_may_connect_anywhere_and_accepts_no_connections() -> None:

@@ -18,7 +18,7 @@ from rollfleet_operator.settings import Settings, SettingsInvalid
         {"ROLLFLEET_WORKERS": "0"},
         {"ROLLFLEET_RESYNC_S": "0"},
         {"ROLLFLEET_NATS_TO": "anywhere"},
-        {"ROLLFLEET_DNS_TO": "[1]"},
+        {"ROLLFLEET_DNS": "[1]"},
         {"ROLLFLEET_LEASE": "rollfleet", "ROLLFLEET_POD": "rollfleet-0"},
         {"ROLLFLEET_LEASE": "site/rollfleet"},
     ],

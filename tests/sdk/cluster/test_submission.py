@@ -1,5 +1,6 @@
 """A submission on a real API server, where the test plays the operator."""
 
+import base64
 import socket
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.sdk.cluster.namespace import Namespace, condition
 from rollfleet import Cluster
 from rollfleet.cluster import submission
 from rollfleet.cluster.api import ClusterApi
+from rollfleet.cluster.job_address import JobAddress
 from rollfleet.cluster.sources import Sources
 from rollfleet.cluster.submission import Submission
 from rollfleet.errors import ClusterError, JobEnded
@@ -78,6 +80,21 @@ def test_the_reason_of_a_problem_that_waiting_rarely_mends_is_the_error(
     with pytest.raises(ClusterError, match=r"mine do not start: Pending \(QuotaExceeded\): pods are refused: .*quota"):
         submitted.wait()
     assert "0 of 1 workers are ready: Pending (QuotaExceeded)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("files", [{}, {"url": "nats://mine-nats.invalid.svc:4222"}])
+def test_a_server_that_cannot_start_ends_the_connection_with_the_jobs_own_reason(
+    api: ClusterApi, namespace: Namespace, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]
+) -> None:
+    monkeypatch.setattr(submission, "PATIENCE_S", -1.0)
+    submitted = submit(api.namespace, progress=False)
+    if files:
+        data = {name: base64.b64encode(text.encode()).decode() for name, text in files.items()}
+        metadata = {"name": "mine-learner-nats", "namespace": api.namespace}
+        api.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
+    namespace.report("mine", phase="Pending", conditions=[condition("Degraded", "QuotaExceeded", "pods are refused")])
+    with pytest.raises(ClusterError, match=r"mine do not start: Pending \(QuotaExceeded\)"):
+        JobAddress(api, api.namespace, "mine", timeout_s=60, look=submitted.look)
 
 
 def test_a_failed_job_and_a_deleted_one_end_the_wait(api: ClusterApi, namespace: Namespace) -> None:

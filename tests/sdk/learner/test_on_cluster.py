@@ -76,7 +76,8 @@ def the_job(env: Any = "CartPole-v1", policy: Any = None, place: Cluster = PLACE
 
 
 def test_the_keywords_are_the_fields_of_the_job_and_the_place_has_the_resources() -> None:
-    place = Cluster(name="mine", image="me:1", gpu=2, cpu=0.5, memory="1Gi", labels={"a": "b"}, template={"spec": {}})
+    parts: dict[str, Any] = {"template": {"spec": {}}, "nats": {"service": "LoadBalancer"}}
+    place = Cluster(name="mine", image="me:1", gpu=2, cpu=0.5, memory="1Gi", labels={"a": "b"}, **parts)
     more: dict[str, Any] = {"max_restarts_per_worker": 2, "env_device": "cuda", "weight_scheme": Trained()}
     job = the_job(place=place, seed=3, mode="async", num_envs=4, max_lag=7, **more)
     spec: Any = job.dump()["spec"]
@@ -89,7 +90,7 @@ def test_the_keywords_are_the_fields_of_the_job_and_the_place_has_the_resources(
         "weights": {"maxLag": 7, "scheme": "rollfleet.schemes:Trained"},
         "resources": {"gpu": {"count": 2}, "requests": {"cpu": "0.5", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
         "image": "me:1",
-        "template": {"spec": {}},
+        **parts,
         "failure": {"maxRestartsPerWorker": 2, "learnerTimeoutSeconds": 600},
         "ttlSecondsAfterFinished": 300,
     }
