@@ -35,10 +35,10 @@ def advantages(reward: Tensor, done: Tensor, terminated: Tensor, value: Tensor, 
 def train(policy: NormalisedActorCritic, optimizer: torch.optim.Optimizer, batch: TensorDict) -> None:
     """Make one PPO update on one batch, TensorDict `[envs, T]`."""
     networks = policy.actor_critic
-    observation = policy.normalised(batch["observation"])
+    observation = policy.norm(batch["observation"])
     with torch.no_grad():
         value = networks.value(observation)[..., 0]
-        next_value = networks.value(policy.normalised(batch["next", "observation"]))[..., 0]
+        next_value = networks.value(policy.norm(batch["next", "observation"]))[..., 0]
         reward, done, terminated = (batch["next", key][..., 0] for key in ("reward", "done", "terminated"))
         advantage = advantages(REWARD_SCALE * reward, done, terminated, value, next_value)
     target = (advantage + value).flatten()
@@ -75,7 +75,7 @@ def main(folder: Path, seed: int) -> None:
             optimizer.param_groups[0]["lr"] = LEARNING_RATE * max(0.0, 1 - collector.frames / collector.total_frames)
             train(policy, optimizer, batch)
             # After training: the log-probabilities in the batch belong to the statistics that the workers acted on.
-            policy.learn_statistics(batch["observation"])
+            policy.norm.update(batch["observation"])
             checkpoint.step()
             curve.add(frames=collector.frames, mean_return=collector.mean_return, version=collector.version)
             if collector.batches % 10 == 0:

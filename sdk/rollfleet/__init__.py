@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from rollfleet.data.splitting import split_trajectories
     from rollfleet.envs.factory import make_env
     from rollfleet.errors import RollfleetError
+    from rollfleet.evaluation import evaluate
     from rollfleet.exploration import Exploration, exploring
     from rollfleet.policies.actor_critic import ActorCritic
     from rollfleet.policies.factory import make_policy
     from rollfleet.policies.random_policy import RandomPolicy
+    from rollfleet.policies.running_norm import RunningNorm
     from rollfleet.processes.settings import Processes
     from rollfleet.progress import LearningCurve
     from rollfleet.recording.recorder import record
@@ -48,8 +50,10 @@ __all__ = [
     "Recording",
     "ReplayBuffer",
     "RollfleetError",
+    "RunningNorm",
     "Stats",
     "connect",
+    "evaluate",
     "exploring",
     "make_env",
     "make_policy",
@@ -72,8 +76,10 @@ _HOMES = {
     "Recording": "rollfleet.recording.recording",
     "ReplayBuffer": "rollfleet.data.replay_buffer",
     "RollfleetError": "rollfleet.errors",
+    "RunningNorm": "rollfleet.policies.running_norm",
     "Stats": "rollfleet.stats",
     "connect": "rollfleet.connection",
+    "evaluate": "rollfleet.evaluation",
     "exploring": "rollfleet.exploration",
     "make_env": "rollfleet.envs.factory",
     "make_policy": "rollfleet.policies.factory",

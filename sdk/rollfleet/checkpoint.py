@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rollfleet.weights.modules import unwrapped
 
 _NAME = re.compile(r"checkpoint-(\d+)\.pt")
 _UNFINISHED = "unfinished.tmp"
+_BEST = "best.pt"
 _WRITE_ONE = "write one in the learner: rollfleet.Checkpoint(FOLDER, collector, {'policy': policy}).save()"
 
 
@@ -50,9 +52,10 @@ class Checkpoint:
             has `state_dict()` and `load_state_dict(state)`.
         every: Calls of `step` between two saves.
         keep: How many of the newest files stay.
+        best: "mean_return": the save with the greatest `collector.mean_return` stays, too, as `best.pt`. None: no.
 
     Raises:
-        JobInvalid: `every` or `keep` is not a number of at least 1, or a part has no `state_dict`.
+        JobInvalid: `every` or `keep` is not a number of at least 1, a part has no `state_dict`, or `best` is unknown.
     """
 
     def __init__(
@@ -63,7 +66,10 @@ class Checkpoint:
         *,
         every: int = 1,
         keep: int = 2,
+        best: str | None = None,
     ) -> None:
+        if best not in (None, "mean_return"):
+            raise JobInvalid(f"best: expected 'mean_return' or None, got {shown(best)}")
         if not isinstance(parts, Mapping):
             raise JobInvalid(f"parts: expected a dict, such as {{'policy': policy}}, got {shown(parts)}")
         for name, part in parts.items():
@@ -72,7 +78,7 @@ class Checkpoint:
         self._folder, self._collector = path_of(folder, "folder"), collector
         self._parts = {name: unwrapped(part) for name, part in parts.items()}
         self._every, self._keep = whole_number(every, "every", least=1), whole_number(keep, "keep", least=1)
-        self._steps = 0
+        self._steps, self._keeps_best, self._best_return = 0, best is not None, -inf
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def step(self) -> Path | None:
@@ -90,13 +96,24 @@ class Checkpoint:
         job: dict[str, Any] = self._collector.job.dump()
         if type(policy := self._parts.get("policy")) is ActorCritic:  # `rollfleet play` makes one again
             job["spec"]["policy"] = {"mlp": {"hidden": list(policy.hidden), "activation": policy.activation}}
+        mean_return = -inf if (mean := self._collector.mean_return) is None else mean
         state = {
             "job": job,
             "collector": self._collector.state_dict(),
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
+            "mean_return": mean_return,
         }
         earlier = _files(self._folder)
         path = self._folder / f"checkpoint-{max(earlier, default=0) + 1}.pt"
+        self._write(state, path)
+        if self._keeps_best and mean_return > self._best_return:
+            self._write(state, self._folder / _BEST)
+            self._best_return = mean_return
+        for number in sorted(earlier)[: max(0, len(earlier) + 1 - self._keep)]:
+            earlier[number].unlink()
+        return path
+
+    def _write(self, state: Mapping[str, Any], path: Path) -> None:
         unfinished = self._folder / _UNFINISHED
         try:
             with unfinished.open("wb") as file:
@@ -115,9 +132,6 @@ class Checkpoint:
             )
         unfinished.replace(path)
         _flush(self._folder)  # the new name is on disk before an old file goes
-        for number in sorted(earlier)[: max(0, len(earlier) + 1 - self._keep)]:
-            earlier[number].unlink()
-        return path
 
     def resume(self) -> bool:
         """Load the newest file into the parts and the collector. Call it before the first iteration.
@@ -139,6 +153,8 @@ class Checkpoint:
         for name, part in self._parts.items():
             part.load_state_dict(state["parts"][name])
         self._collector.load_state_dict(state["collector"])
+        if self._keeps_best and (best := self._folder / _BEST).exists():
+            self._best_return = read(best)[1].get("mean_return", -inf)
         if 0 < (total := self._collector.total_frames) <= self._collector.frames:
             what = f"it has all {total:,} frames, and nothing is trained; to train again, name another folder"
             logging.getLogger(__name__).warning("%s: resumed at its end: %s", path, what)

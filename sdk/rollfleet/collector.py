@@ -145,8 +145,8 @@ class Collector(BatchIterator):
             cat_results: How workers' fragments are joined in mode sync: along "envs", along "time", or as a "stack"
                 `[workers, num_envs, T]`.
             postproc: A function of each batch. The iterator yields its result, which is not None.
-            replay_buffer: A buffer whose `extend(frames)` gets the frames `[frames]` of each batch. The iterator then
-                yields None.
+            replay_buffer: A buffer whose `extend(frames)` gets the frames `[frames]` of each batch, after `postproc`.
+                The iterator then yields None.
 
             device: The device of batches. None: they stay where they are, in CPU memory.
             policy_device: The device of the workers' policy, or a list of devices. None: it stays on its own.
@@ -262,8 +262,8 @@ class Collector(BatchIterator):
             job: The job that its workers run.
             policy: The policy that `weights.interval` broadcasts; None: no policy.
             postproc: A function of each batch. The iterator yields its result.
-            replay_buffer: A buffer whose `extend(frames)` gets the frames `[frames]` of each batch. The iterator then
-                yields None.
+            replay_buffer: A buffer whose `extend(frames)` gets the frames `[frames]` of each batch, after `postproc`.
+                The iterator then yields None.
             weight_scheme: Which weights travel, and in which form. None: the scheme that the job names.
             acknowledge: "auto": a batch is acknowledged once it is yielded. "manual": once you call `ack()`.
 

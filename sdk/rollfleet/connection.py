@@ -83,8 +83,8 @@ def connect(
         ranks: The number of the learner's processes. It replaces all processes of a learner with another number.
 
         postproc: A function of each batch. The iterator yields its result.
-        replay_buffer: A buffer whose `extend(frames)` gets the frames `[frames]` of each batch. The iterator then
-            yields None.
+        replay_buffer: A buffer whose `extend(frames)` gets the frames `[frames]` of each batch, after `postproc`. The
+            iterator then yields None.
         acknowledge: "auto": a batch is acknowledged once it is yielded. "manual": once you call `ack()`.
 
         weight_scheme: Which weights travel, and in which form. None: the scheme that the job names.

@@ -25,7 +25,7 @@ CARTPOLE = gymnasium.make("CartPole-v1")
 
 
 class Learner:
-    def __init__(self, folder: Path, **options: int) -> None:
+    def __init__(self, folder: Path, **options: Any) -> None:
         self.policy = rollfleet.ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space, hidden=(8,))
         self.optimizer = torch.optim.Adam(self.policy.parameters())
         self.collector = rollfleet.Collector("CartPole-v1", self.policy, num_envs=2, frames_per_batch=64)
@@ -100,6 +100,23 @@ def test_every_so_often_a_file_is_written_and_the_newest_stay(tmp_path: Path) ->
     learner.train(5)
     assert names(tmp_path) == ["checkpoint-4.pt", "checkpoint-5.pt", "checkpoint-6.pt"]
     assert read(tmp_path)[1]["collector"]["batches"] == 12
+
+
+def test_the_best_mean_return_stays_also_after_a_resume(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    returns = []
+    for life in range(2):
+        learner = Learner(tmp_path, keep=1, best="mean_return")
+        assert learner.checkpoint.resume() == (life == 1)
+        for _ in range(6):
+            learner.train(1)
+            returns.append(learner.collector.mean_return or 0.0)
+            best = read(tmp_path / "best.pt")[1]["collector"]["episode_returns"]
+            assert sum(best) / len(best) == max(returns)
+    assert names(tmp_path) == ["best.pt", "checkpoint-12.pt"]
+    assert max(returns) > returns[-1], "else the newest file would do"
+    with pytest.raises(JobInvalid, match="best: expected 'mean_return' or None, got 'loss'"):
+        Learner(tmp_path, best="loss")
 
 
 def test_a_run_that_begins_again_in_the_same_folder_has_the_newest_file(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any
 from weakref import WeakMethod
 
-from rollfleet.arguments import shown, whole_number
+from rollfleet.arguments import plain, shown
 from rollfleet.errors import JobInvalid, Timeout
 
 log = logging.getLogger(__name__)
@@ -23,11 +24,14 @@ class SampleRatio:
     """The frames that a buffer gets for each sample, from the first one on: each side waits for the other.
 
     Raises:
-        JobInvalid: The buffer does not count samples, or the number is below 1.
+        JobInvalid: The buffer does not count samples, or it is no number above 0.
     """
 
-    def __init__(self, buffer: Any, frames_per_sample: int) -> None:
-        self._frames = whole_number(frames_per_sample, "frames_per_sample", least=1)
+    def __init__(self, buffer: Any, frames_per_sample: float) -> None:
+        self._frames = frames = plain(frames_per_sample)
+        if not isinstance(frames, int | float) or isinstance(frames, bool) or not 0 < frames < inf:
+            wanted = "a number above 0, such as 4, or 0.5 for two samples a frame"
+            raise JobInvalid(f"frames_per_sample: expected {wanted}, got {shown(frames)}")
         if not hasattr(buffer, "sample_count"):
             raise JobInvalid(f"`frames_per_sample` needs a rollfleet.ReplayBuffer; {shown(buffer)} counts no samples")
         self._buffer, self._samples, self._written = buffer, buffer.sample_count, -1

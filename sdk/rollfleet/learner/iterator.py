@@ -217,15 +217,15 @@ class BatchIterator(IterableDataset[Any]):
                     with self._calls.acting():
                         self._director.enter(LearnerPhase.RUN)
 
-    def start(self, *, frames_per_sample: int | None = None) -> None:
+    def start(self, *, frames_per_sample: float | None = None) -> None:
         """Fill the replay buffer in the background. `frames` counts the frames in it. Do not iterate meanwhile.
 
         Each later call raises the error that ends the background fill, until `shutdown`. TensorDict has one interaction
         type for a process: without `workers`, a policy that takes a TensorDict sets it for the learner's modules, too.
 
         Args:
-            frames_per_sample: From the first `sample` of the buffer on, collect this many frames for each of them.
-                Collecting and sampling wait for each other. A batch is written whole. None: neither waits.
+            frames_per_sample: From the first `sample` of the buffer on, collect this many frames for each; 0.5: two
+                samples a frame. Both wait for each other. A batch is written whole. None: neither waits.
 
         Raises:
             JobInvalid: The collector has no `replay_buffer`, or it does not count samples as `rollfleet.ReplayBuffer`.

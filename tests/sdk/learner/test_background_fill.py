@@ -8,12 +8,14 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from tensordict import TensorDict
 from tests.sdk.counting import OPTIONS, TRAJECTORY, Learned, always_0
 from tests.waiting import wait_until
 
 from rollfleet import Collector, Processes, ReplayBuffer
 from rollfleet.errors import JobInvalid, Timeout
+from rollfleet.learner.background_fill import SampleRatio
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.testing import CountingEnv
 
@@ -176,3 +178,21 @@ def test_a_call_inside_a_pause_goes_before_the_calls_of_other_threads(fill: Fill
             collector.call(None, "env.spec", timeout_s=60)
         assert other.is_alive()
         other.join()
+
+
+def test_half_a_frame_for_each_sample_is_two_samples_a_frame() -> None:
+    buffer, frame = ReplayBuffer(100), TensorDict({"seen": torch.zeros(1, 2)}, [1])
+    buffer.extend(frame)
+    ratio = SampleRatio(buffer, 0.5)
+    buffer.sample(4)
+    assert ratio.lacks()
+    for _ in range(3):
+        buffer.extend(frame)
+        assert not ratio.lacks()
+        buffer.sample(4)
+        assert not ratio.lacks()
+        buffer.sample(4)
+        assert ratio.lacks()
+    for wrong in (0, -1, "4", True, float("nan")):
+        with pytest.raises(JobInvalid, match="frames_per_sample: expected a number above 0, such as 4"):
+            SampleRatio(buffer, wrong)
