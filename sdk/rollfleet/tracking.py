@@ -1,4 +1,4 @@
-"""A learner's numbers in a tracker: TensorBoard, Weights & Biases, MLflow or trackio.
+"""A learner's numbers in a tracker: TensorBoard, Weights & Biases, MLflow, trackio, or the page of `rollfleet ui`.
 
 A tracker's package is imported when `track` asks for it, never before.
 """
@@ -6,7 +6,7 @@ A tracker's package is imported when `track` asks for it, never before.
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,11 +15,20 @@ from torch import Tensor
 from rollfleet.arguments import path_of, shown
 from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.learner.iterator import BatchIterator
+from rollfleet_api.messages import LearnerStatus, WorkerStatus
+from rollfleet_api.reported import reported
+from rollfleet_api.status import CollectorJobStatus, ConditionType
+from rollfleet_ui.history import JobHistory
+from rollfleet_ui.local_status import final_status, page_of, ready, running_status
+from rollfleet_ui.rows import worker_row
+from rollfleet_ui.saved_runs import SavedRun
 
 Write: TypeAlias = Callable[[dict[str, float], int], object]
 """Takes numbers by name, and the step that they belong to."""
 
 Close: TypeAlias = Callable[[], object]
+
+PAGE_SAVE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +39,7 @@ class Run:
     name: str
     folder: Path
     frames: int
+    collector: BatchIterator
 
 
 def _tensorboard(run: Run) -> tuple[Write, Close]:
@@ -76,11 +86,39 @@ def _trackio(run: Run) -> tuple[Write, Close]:
     return opened.log, opened.finish
 
 
+def _page(run: Run) -> tuple[Write, Close]:
+    collector, history, began_s = run.collector, JobHistory(), time.time()
+    metadata = collector.job.metadata.model_copy(update={"name": run.name})
+    job = collector.job.model_copy(update={"metadata": metadata})
+    folder = run.folder / run.name / time.strftime("%Y%m%d-%H%M%S")
+    learner, workers, saved_s = LearnerStatus(session=1), dict[int, WorkerStatus](), 0.0
+
+    def save(status: CollectorJobStatus) -> None:
+        found = status.model_copy(update=reported(learner, workers.values()))
+        page = page_of(job, began_s, found, history)
+        rows = [worker_row(beat, learner.version) for beat in workers.values()]
+        SavedRun(page=page, workers=rows, history=history.series.points(), timeline=history.moments).write(folder)
+
+    def write(numbers: dict[str, float], step: int) -> None:
+        nonlocal learner, workers, saved_s
+        now_s, speed = time.time(), numbers["collector/frames_per_s"]
+        learner, workers = replace(collector._gatherer.status(), time_s=now_s), dict(collector.stats().workers)
+        history.look(now_s, learner=learner, workers=workers, ready=ready(workers), frames_per_second=speed)
+        if now_s - saved_s > PAGE_SAVE_S:
+            saved_s = now_s
+            save(running_status(job, learner, workers, frames_per_second=speed))
+
+    return write, lambda: save(
+        final_status(ConditionType.COMPLETE, "TrackerClosed", "the program has closed its tracker", time.time())
+    )
+
+
 TRACKERS: Mapping[str, Callable[[Run], tuple[Write, Close]]] = {
     "tensorboard": _tensorboard,
     "wandb": _wandb,
     "mlflow": _mlflow,
     "trackio": _trackio,
+    "page": _page,
 }
 """All trackers, by the package to install. Each opens a run, and returns how to write to it and how to close it."""
 
@@ -162,12 +200,13 @@ def track(
 
     Args:
         collector: The collector. If a checkpoint is resumed, do that first.
-        to: "tensorboard", "wandb", "mlflow" or "trackio": the package, which must be installed.
+        to: "tensorboard", "wandb", "mlflow" or "trackio": the package, which must be installed. "page": the collector's
+            numbers for `rollfleet ui runs`, without `values`.
         project: The project, or experiment, that the run belongs to. TensorBoard has none.
         name: The name of the run. None: the name of the job, with a number if the folder has a run of that name. After
             a resumed checkpoint: that of the newest such run.
-        folder: The folder of files that TensorBoard and Weights & Biases write here; TensorBoard's are in
-            `folder/name`.
+        folder: The folder of files that TensorBoard, Weights & Biases and the page write here; those of the first and
+            the last are in `folder/name`.
 
     Raises:
         JobInvalid: The tracker is unknown.
@@ -177,7 +216,7 @@ def track(
         raise JobInvalid(f"to: expected one of {', '.join(TRACKERS)}, got {shown(to)}")
     where = path_of(folder, "folder")
     name = name or _unused(where, collector.job.metadata.name, is_resumed=collector.frames > 0)
-    run = Run(project=project, name=name, folder=where, frames=collector.frames)
+    run = Run(project=project, name=name, folder=where, frames=collector.frames, collector=collector)
     try:
         write, close = TRACKERS[to](run)
     except ImportError as error:

@@ -1,6 +1,7 @@
 """The page that shows jobs in a browser: one model and one server, for the operator and for this machine.
 
-- `model` is what the API sends. `rows` and `spec_text` make it from a job.
+- `model` is what the API sends. `rows` and `spec_text` make it from a job, `local_status` from a run on
+  this machine.
 - `history` keeps what happened, in bounds, with its `series` and `waits`.
 - `source` has the seams: who has jobs to show, and who may see them. `saved_runs` shows past runs.
 - `server` answers over HTTP; `token_guard` admits browsers of this machine.

@@ -11,6 +11,7 @@ from tests.own_environment import python_with
 
 import rollfleet
 from rollfleet.errors import JobInvalid, RollfleetError
+from rollfleet_ui.saved_runs import SavedRuns
 
 # Each program runs offline. Behind "read" it prints the steps and values of `loss` that the tracker has stored.
 LEARNER = """
@@ -71,6 +72,27 @@ def test_tensorboard_gets_the_numbers_of_collector_and_learner(tmp_path: Path) -
     assert {f"collector/{name}" for name in rest} <= set(events.Tags()["scalars"])
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_page_shows_the_run_of_a_collector(tmp_path: Path, workers: int) -> None:
+    keywords = {"num_envs": 4, "frames_per_batch": 128, "total_frames": 384, "workers": workers}
+    with (
+        rollfleet.Collector("CartPole-v1", **keywords) as collector,
+        rollfleet.track(collector, to="page", name="one", folder=tmp_path) as tracker,
+    ):
+        for _ in collector:
+            tracker.log({"loss": 1.0})
+            (run,) = SavedRuns(tmp_path).jobs().values()
+            assert run.row.diagnosis.state == "Running"
+        mean_return = collector.mean_return
+    (run,) = SavedRuns(tmp_path).jobs().values()
+    assert (run.row.diagnosis.state, run.row.frames, run.row.total_frames) == ("Complete", 384, 384)
+    assert run.row.name.startswith("one@")
+    assert run.history().series["meanReturn"][-1] == pytest.approx(mean_return)
+    assert [each.index for each in run.workers()] == [0]
+    assert "CartPole-v1" in run.page().spec
+    assert [each.kind for each in run.timeline()] == ["LearnerConnected"]
+
+
 def test_tensorboard_shows_each_step_once_after_a_resumed_learner_went_back(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -111,7 +133,7 @@ def test_missing_package_is_one_error_with_the_command_that_installs_it(
 
 def test_unknown_tracker_is_an_error_that_names_the_known_ones() -> None:
     collector = rollfleet.Collector("CartPole-v1", frames_per_batch=8)
-    with collector, pytest.raises(JobInvalid, match="expected one of tensorboard, wandb, mlflow, trackio, got 'csv'"):
+    with collector, pytest.raises(JobInvalid, match="one of tensorboard, wandb, mlflow, trackio, page, got 'csv'"):
         rollfleet.track(collector, to="csv")
 
 

@@ -40,7 +40,7 @@ def top(
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show job status, live on a terminal (Ctrl-C to stop); print once when piped."""
+    """Show a cluster's jobs, on a terminal until Ctrl-C. Those of this machine: `run --ui`, `ui runs`."""
     from rollfleet.cli.top import overview, show
 
     cluster, names = _jobs(context, namespace, kubeconfig), jobs or []
@@ -70,7 +70,7 @@ def doctor(context: Context = None, namespace: Namespace = None, kubeconfig: Kub
 
 @app.command()
 def describe(job: Job, context: Context = None, namespace: Namespace = None, kubeconfig: Kubeconfig = None) -> None:
-    """Explain what is wrong with a job and how to fix it, then show its counters."""
+    """Explain what is wrong with a cluster's job and how to fix it. One of this machine: `run --ui`, `ui runs`."""
     _console().print(_jobs(context, namespace, kubeconfig).describe(job))
 
 
@@ -156,7 +156,7 @@ def logs(
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show the logs of a job's workers and its learner."""
+    """Show the logs of a job's workers and its learner. Those of this machine: `run --ui`, `ui runs`."""
     if learner and worker is not None:
         raise typer.BadParameter("--learner and --worker exclude each other: give one of them")
     jobs = _jobs(context, namespace, kubeconfig)

@@ -91,16 +91,17 @@ def _summary(watch: JobWatch) -> str:
     if learner is None:
         return f"{name}: no batch yet; workers: {states}"
     return (
-        f"{name}: {learner.frames:,} frames ({_speed(watch):,.0f}/s), {learner.batches:,} batches, "
+        f"{name}: {learner.frames:,} frames ({_speed(watch)}), {learner.batches:,} batches, "
         f"mean return {_number(learner.mean_return)}{_evaluation(learner)}, version {learner.version}, "
         f"lag {learner.lag}, dropped {learner.dropped}; workers: {states}"
     )
 
 
-def _speed(watch: JobWatch) -> float:
-    """Return frames per second; at the end those of the workers' last batches: no wait, no start and no end counts."""
-    ended = (each.frames_per_second for each in watch.workers.values() if each.state is WorkerState.COMPLETE)
-    return sum(ended) or watch.frames_per_second
+def _speed(watch: JobWatch) -> str:
+    """Return frames per second: those of the last seconds, and at the end the mean."""
+    if all(each.state is WorkerState.COMPLETE for each in watch.workers.values()) and watch.mean_frames_per_second:
+        return f"{watch.mean_frames_per_second:,.0f}/s on average"
+    return f"{watch.frames_per_second:,.0f}/s"
 
 
 def _table(watch: JobWatch, problems: list[str]) -> Group:
@@ -110,7 +111,7 @@ def _table(watch: JobWatch, problems: list[str]) -> Group:
     head.add_row(
         Text(job.metadata.name, style="bold"),
         f"{learner.frames:,}{goal} frames",
-        f"{_speed(watch):,.0f} frames/s",
+        _speed(watch),
         f"{learner.batches:,} batches",
         f"mean return {_number(learner.mean_return)}{_evaluation(learner)}",
         f"version {learner.version}",

@@ -10,7 +10,6 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final
 
-from rollfleet.cli.local_status import STOPPED, diagnosis, final_status, job_view, ready, running_status
 from rollfleet.cli.watch import JobWatch
 from rollfleet.system.child_processes import LAST_LINES, Child
 from rollfleet_api.job import CollectorJob
@@ -18,13 +17,12 @@ from rollfleet_api.messages import WorkerState, WorkerStatus
 from rollfleet_api.reported import reported
 from rollfleet_api.status import CollectorJobStatus, ConditionType
 from rollfleet_api.text import one_line
-from rollfleet_api.views import JobView
 from rollfleet_ui.history import JobHistory
+from rollfleet_ui.local_status import STOPPED, final_status, page_of, ready, running_status
 from rollfleet_ui.model import Happened, History, JobPage, JobRow, Moment, ObjectRow, WorkerRow
-from rollfleet_ui.rows import SKETCH_POINTS, job_row, learner_row, worker_row
+from rollfleet_ui.rows import learner_row, worker_row
 from rollfleet_ui.saved_runs import SavedRun, write_log
 from rollfleet_ui.source import Viewer
-from rollfleet_ui.spec_text import defaulted, spec_text
 
 LOOK_S: Final = 0.5
 SAVE_S: Final = 10.0
@@ -51,18 +49,18 @@ class LiveRun:
 
     Attributes:
         watch: The job's heartbeats, from its call of `listen` on.
+        folder: The run's folder, which `until_end` makes.
     """
 
     def __init__(self, job: CollectorJob, runs: Path, warn: Callable[[str], None]) -> None:
         self._job, self._warn = job, warn
         self._started_s = time.time()
-        self.folder = _free(runs / job.metadata.name / time.strftime("%Y%m%d-%H%M%S"))
+        self.folder = runs / job.metadata.name / time.strftime("%Y%m%d-%H%M%S")
         self._history = JobHistory()
         self.watch = JobWatch(job)
         self._processes: dict[str, _Process] = {}
         self._last_error = ""
         self._ended: CollectorJobStatus | None = None
-        self._spec = spec_text(job.spec)
         workers = job.spec.workers
         text = f"started on this machine with {workers} worker{'s' if workers != 1 else ''}"
         self._history.note(self._started_s, Happened.CREATED, text)
@@ -89,7 +87,8 @@ class LiveRun:
             self._history.note(time.time(), Happened.NATS_AWAY, text)
         elif text:
             self._last_error = one_line(text)
-            self._history.note(time.time(), Happened.WORKER_ENDED, self._last_error, found.child.last_output())
+            kind = Happened.LEARNER_ENDED if process == LEARNER else Happened.WORKER_ENDED
+            self._history.note(time.time(), kind, self._last_error, found.child.last_output())
 
     def failed(self, reason: str, text: str) -> None:
         """Note why the run fails."""
@@ -97,6 +96,7 @@ class LiveRun:
 
     async def until_end(self, run: Coroutine[Any, Any, int]) -> int:
         """Wait for a run, follow it, and save it. Returns its exit code."""
+        self.folder = _free(self.folder)
         following = asyncio.create_task(self._follow())
         try:
             code = await run
@@ -124,27 +124,20 @@ class LiveRun:
     @property
     def row(self) -> JobRow:
         """Its row."""
-        view = self._view()
-        return job_row(view, diagnosis(view), self._history.series.sketch("meanReturn", SKETCH_POINTS))
+        return self.page().row
 
     def page(self) -> JobPage:
         """Return all of the run."""
-        view = self._view()
-        return JobPage(
-            row=self.row,
-            bottleneck=self._history.bottleneck(),
-            status=view.status,
-            spec=self._spec,
-            defaulted=defaulted(self._job.spec),
-            objects=[
-                ObjectRow(
-                    kind="Process",
-                    name=name,
-                    state=f"pid {each.child.pid}" if each.ended is None and not self._ended else "ended",
-                )
-                for name, each in self._processes.items()
-            ],
-        )
+        objects = [
+            ObjectRow(
+                kind="Process",
+                name=name,
+                state=f"pid {each.child.pid}" if each.ended is None and not self._ended else "ended",
+            )
+            for name, each in self._processes.items()
+        ]
+        page = page_of(self._job, self._started_s, self._status(), self._history)
+        return page.model_copy(update={"objects": objects})
 
     def workers(self) -> list[WorkerRow]:
         """Return the workers, the evaluation workers, and the learner."""
@@ -203,7 +196,7 @@ class LiveRun:
             problems={} if self._ended else self._problems(),
         )
 
-    def _view(self) -> JobView:
+    def _status(self) -> CollectorJobStatus:
         learner, workers = self.watch.learner, self._current
         names = map("worker {}".format, range(self._job.spec.workers))
         status = self._ended or running_status(
@@ -214,7 +207,7 @@ class LiveRun:
             "last_error": self._last_error or None,
             **reported(learner, workers.values()),
         }
-        return job_view(self._job, self._started_s, status.model_copy(update=found))
+        return status.model_copy(update=found)
 
     def _problem(self) -> tuple[str, str] | None:
         """Return what keeps the run from its work now, as a reason and a sentence."""
@@ -223,7 +216,7 @@ class LiveRun:
             return "NatsUnavailable", nats.ended
         for name, process in self._processes.items():
             if process.ended:
-                return "WorkerCrashed" if name.startswith("worker") else "EvaluationCrashed", process.ended
+                return f"{name.partition(' ')[0].capitalize()}Crashed", process.ended
         for index, text in self._problems().items():
             return "WorkerCrashed" if self.watch.workers[index].state is WorkerState.FAILED else "WorkerStuck", text
         return None
@@ -261,9 +254,9 @@ class LiveRun:
 
     def _learner_row(self) -> WorkerRow:
         process = self._processes.get(LEARNER)
-        state = "Ended" if self._ended else "Running" if process else "Pending"
+        state = "Ended" if self._ended else "Pending" if not process else "Restarting" if process.ended else "Running"
         row = learner_row(self.watch.learner, state, self.watch.frames_per_second)
-        return row.model_copy(update={"node": platform.node(), "since": process.child.started_s if process else None})
+        return row.model_copy(update={"node": platform.node()} | (_of_process(process) if process else {}))
 
     def _end(self, kind: ConditionType, reason: str, text: str) -> None:
         """Note the end of the run; the first one counts."""

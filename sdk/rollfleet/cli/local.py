@@ -1,6 +1,6 @@
-"""A job on this machine: an embedded nats-server, worker processes that are restarted when they die, and a learner.
+"""A job on this machine: an embedded nats-server, worker processes and a learner, restarted when they are killed.
 
-A run ends when its learner ends, when a worker gives up, or when it is cancelled. No process and no file is left.
+A run ends when its learner exits, when a worker gives up, or when it is cancelled. No process and no file is left.
 """
 
 import asyncio
@@ -140,7 +140,12 @@ class _Children:
 
     async def _run_learner(self, workers: "list[asyncio.Task[None]]", evaluating: "list[asyncio.Task[None]]") -> None:
         command = [sys.executable, *(self._local.learner or ("-m", "rollfleet.cli.default_learner"))]
-        code, end = await self._run("learner", command, self._environ(Role.LEARNER))
+        restarts = 0
+        while (ended := await self._run("learner", command, self._environ(Role.LEARNER)))[0] < 0:  # by a signal
+            restarts += 1
+            self._report_end("learner", ended[1])
+            await self._restart("learner", restarts)
+        code, end = ended
         if code == 0:
             await asyncio.wait([*workers, *evaluating], timeout=COMPLETE_GRACE_S)
             raise _Ended
@@ -160,7 +165,7 @@ class _Children:
         name = f"{'evaluation ' * evaluation}worker {index}"
         command = [sys.executable, "-m", "rollfleet", "worker", *(["--evaluation"] * evaluation)]
         environ = self._environ(Role.WORKER) | {WORKER: str(index)}
-        wait_s, allowed, restarts = FIRST_RESTART_WAIT_S, self._local.job.spec.failure.max_restarts_per_worker, 0
+        restarts = 0
         while True:
             code, end = await self._run(name, command, environ)
             if code == EXIT_COMPLETE:
@@ -170,12 +175,15 @@ class _Children:
                 raise _Ended("WorkerFailed", end)
             self._report_end(name, end)
             restarts += code not in NO_FAILURE
-            if restarts > allowed:
-                text = f"gave up on {name} after {allowed} restart{'s' if allowed != 1 else ''}"
-                raise _Ended("TooManyRestarts", text)
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, LONGEST_RESTART_WAIT_S)
-            self._local.display.event(f"{name} restarts ({restarts} of {allowed})")
+            await self._restart(name, restarts)
+
+    async def _restart(self, name: str, restarts: int) -> None:
+        """Wait before a process is started again. End the run after too many restarts."""
+        allowed = self._local.job.spec.failure.max_restarts_per_worker
+        if restarts > allowed:
+            raise _Ended("TooManyRestarts", f"gave up on {name} after {allowed} restart{'s' if allowed != 1 else ''}")
+        await asyncio.sleep(min(FIRST_RESTART_WAIT_S * 2 ** min(restarts, 10), LONGEST_RESTART_WAIT_S))
+        self._local.display.event(f"{name} restarts ({restarts} of {allowed})")
 
     async def _run(self, name: str, command: list[str], environ: dict[str, str]) -> tuple[int, str]:
         """Run a process to its end, and stop it if cancelled. A failed start is a crash.

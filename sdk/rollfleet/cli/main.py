@@ -271,7 +271,7 @@ def ui(
 ) -> None:
     """Show the jobs of a cluster in a browser, or saved runs, until Ctrl-C.
 
-    `rollfleet run --ui` saves runs into `runs`.
+    `rollfleet run --ui` and `rollfleet.track(collector, to="page")` save runs into `runs`.
     """
     from rollfleet.cli.stop_signal import until_signal
 

@@ -14,6 +14,7 @@ from rollfleet_ui.server import page, served
 from rollfleet_ui.token_guard import TokenGuard
 
 RUNS: Final = Path("runs")
+SAVING: Final = "`rollfleet run --ui` and `rollfleet.track(collector, to='page')` save runs"
 
 
 async def run_with_page(local: LocalRun, *, port: int) -> int:
@@ -45,7 +46,7 @@ async def show_saved(folder: Path, *, port: int, show: Callable[[str], None]) ->
     """
     runs, guard = SavedRuns(folder), TokenGuard()
     count = len(runs.jobs())
-    hint = "" if count else " (`rollfleet run --ui` saves a run)"
+    hint = "" if count else f" ({SAVING})"
     async with served(page(runs, guard), port=port) as chosen:
         show(f"page of {count} saved run{'s' if count != 1 else ''}{hint}: {guard.url(chosen)}")
         with suppress(asyncio.CancelledError):

@@ -17,13 +17,15 @@ class JobWatch:
         job: The job.
         learner: The learner's newest heartbeat. None: none has come yet.
         frames_per_second: Frames per second over the last 5 s of its heartbeats.
+        mean_frames_per_second: The mean of this learner, without the time before its first frames and after its last.
     """
 
     def __init__(self, job: CollectorJob) -> None:
         self.job = job
         self.learner: LearnerStatus | None = None
         self._roster = Roster(job.spec.workers, suspect_after_s=job.spec.failure.suspect_after_seconds)
-        self.frames_per_second = 0.0
+        self.frames_per_second = self.mean_frames_per_second = 0.0
+        self._first: LearnerStatus | None = None  # the last heartbeat before frames came
         self._rate = FrameRate(window_s=5.0)
 
     def listen(self, link: Link) -> None:
@@ -56,4 +58,8 @@ class JobWatch:
 
     def _hear_learner(self, status: LearnerStatus) -> None:
         self.frames_per_second = self._rate.update(status, status.time_s)
-        self.learner = status
+        first, before, self.learner = self._first, self.learner, status
+        if not (first and before) or status.session != first.session or status.frames <= first.frames:
+            self._first = status
+        elif status.frames > before.frames:
+            self.mean_frames_per_second = (status.frames - first.frames) / max(status.time_s - first.time_s, 1e-9)

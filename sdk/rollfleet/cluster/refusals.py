@@ -69,6 +69,7 @@ def unreachable(server: str, error: Exception) -> ClusterError:
 def no_kubeconfig(file: str) -> ClusterError:
     """Return the error of a machine that names no cluster."""
     message = f"no cluster is named: {file} is missing, and this is no pod; set KUBECONFIG, or name the file"
+    message += ". Runs of this machine need none: `rollfleet run --ui`, `rollfleet ui runs`"
     return ClusterError(message, 0, "NoKubeconfig")
 
 

@@ -77,7 +77,7 @@ class Gatherer:
         self._everyone = self._own = frozenset[int]()  # the members, and those whose fragments come to this rank
         self._bound_lag()
         if self._rank.leads:
-            transport.report(self._status)
+            transport.report(self.status)
 
     def gather(self) -> list[Arrival]:
         """Wait for the arrivals that make the next batch; return them in the order of their workers.
@@ -355,7 +355,7 @@ class Gatherer:
         since_s = self._waiting_since_s
         return self._waited_s + (0.0 if since_s is None else time.monotonic() - since_s)
 
-    def _status(self) -> LearnerStatus:
+    def status(self) -> LearnerStatus:
         """Return the content of the learner's heartbeat. On any thread."""
         tally, statuses = self._tally, self._transport.workers()
         applied = [statuses[worker].version for worker in self._transport.members() & statuses.keys()]

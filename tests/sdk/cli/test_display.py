@@ -95,7 +95,7 @@ def test_a_terminal_shows_a_table_with_a_row_for_each_worker(watched: Watched) -
     assert "loss [0.5] [red]low[/red]" in shown
     *_, head, names, first, second, problem = (line.split() for line in shown.splitlines() if line.strip())
     assert " ".join(head) == (
-        "test 12,800 of 100,000 frames 0 frames/s 100 batches mean return 123.5 version 7 lag 2 dropped 3"
+        "test 12,800 of 100,000 frames 0/s 100 batches mean return 123.5 version 7 lag 2 dropped 3"
     )
     assert names == ["worker", "state", "version", "frames", "frames/s", "mean", "return", "starts"]
     assert first == ["0", "Collecting", "6", "6,400", "1,234", "-", "1"]
@@ -113,13 +113,16 @@ def test_frames_per_second_follow_from_the_learners_heartbeats(watched: Watched)
     assert watch.frames_per_second == 1000.0
 
 
-def test_a_run_ends_with_the_speed_at_which_its_workers_collected(watched: Watched) -> None:
-    watched.send(LEARNER, lambda: watched.watch.learner is not None)
+def test_a_run_ends_with_its_mean_speed_and_not_that_of_its_last_seconds(watched: Watched) -> None:
+    watch = watched.watch
+    for time_s, frames in ((0.0, 0), (4.0, 0), (5.0, 1_000), (14.0, 20_000), (19.0, 20_000)):
+        beat = replace(LEARNER, frames=frames, time_s=time_s)
+        watched.send(beat, lambda beat=beat: watch.learner == beat)  # type: ignore[misc]
     for worker in range(2):
         done = replace(WORKER, worker=worker, state=WorkerState.COMPLETE)
-        watched.send(done, lambda done=done: watched.watch.workers[done.worker] == done)  # type: ignore[misc]
-    assert "test: 12,800 frames (2,469/s), " in _shown(watched, terminal=False)
-    assert " 2,469 frames/s " in " ".join(_shown(watched, terminal=True).split())
+        watched.send(done, lambda done=done: watch.workers[done.worker] == done)  # type: ignore[misc]
+    assert "test: 20,000 frames (2,000/s on average), " in _shown(watched, terminal=False)
+    assert " 20,000 of 100,000 frames 2,000/s on average " in " ".join(_shown(watched, terminal=True).split())
 
 
 def test_an_unreadable_heartbeat_is_skipped(watched: Watched, server: Server) -> None:

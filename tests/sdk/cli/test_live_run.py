@@ -1,5 +1,6 @@
 """A live run and the folder that it is saved into."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,18 @@ from rollfleet.testing import small_job
 from rollfleet_api.messages import LearnerStatus
 
 
+async def _end() -> int:
+    return 0
+
+
+def run_in(runs: Path) -> LiveRun:
+    live = LiveRun(small_job(), runs, print)
+    asyncio.run(live.until_end(_end()))
+    return live
+
+
 def test_runs_of_one_job_in_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
-    assert len({LiveRun(small_job(), tmp_path, print).folder for _ in range(10)}) == 10
+    assert len({run_in(tmp_path).folder for _ in range(10)}) == 10
 
 
 def test_a_folder_that_cannot_be_made_does_not_end_the_run(tmp_path: Path) -> None:
@@ -18,7 +29,7 @@ def test_a_folder_that_cannot_be_made_does_not_end_the_run(tmp_path: Path) -> No
     (tmp_path / "dangling").symlink_to("nowhere")
     (tmp_path / "loop").symlink_to("loop")
     for runs in ("file", "dangling", "loop"):
-        assert not LiveRun(small_job(), tmp_path / runs, print).folder.exists()
+        assert not run_in(tmp_path / runs).folder.exists()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

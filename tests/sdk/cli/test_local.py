@@ -1,5 +1,8 @@
 """`rollfleet run` with healthy workers."""
 
+import json
+import re
+
 import pytest
 from tests.job_server import Server
 from tests.sdk.cli.program import Workplace
@@ -21,7 +24,7 @@ def test_without_a_learner_batches_are_counted_until_the_total(
     assert second.startswith("`template` is about pods: its variables, volumes and containers have no effect")
     assert first.startswith("no learner: batches are counted, and nothing is trained; to train, add `--learner ")
     assert last.startswith("test: 640 frames (")
-    assert "/s), 10 batches, mean return " in last
+    assert "/s on average), 10 batches, mean return " in last
     assert f", version {version}, lag 0, dropped 0; workers: 0 Complete" in last
 
 
@@ -49,21 +52,37 @@ def test_a_learner_gets_its_arguments_and_the_options_of_the_command_line(workpl
     assert "frames 640 from workers [0, 1]" in lines
 
 
-@pytest.mark.parametrize(
-    ("learner", "end"),
-    [
-        ("raise LookupError('no idea')", "exit code 1; its last line: LookupError: no idea"),
-        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
-    ],
-    ids=["raises", "is killed"],
-)
-def test_a_learner_that_fails_ends_the_run_and_its_end_is_named(workplace: Workplace, learner: str, end: str) -> None:
+def test_a_learner_that_raises_ends_the_run_and_its_end_is_named(workplace: Workplace) -> None:
     workplace.write_job()
-    workplace.write("learner.py", learner)
+    workplace.write("learner.py", "raise LookupError('no idea')")
     program = workplace.run("--learner", "learner.py")
     assert program.wait() == 1
-    assert ("Traceback (most recent call last):" in program.output) == ("LookupError" in learner)
-    assert f"learner ended: {end}" in program.output
+    assert "Traceback (most recent call last):" in program.output
+    assert "learner ended: exit code 1; its last line: LookupError: no idea" in program.output
+
+
+def test_a_learner_that_is_killed_starts_again_and_the_run_goes_on(workplace: Workplace) -> None:
+    workplace.write_job(failure={"maxRestartsPerWorker": 1})
+    workplace.write(
+        "learner.py",
+        """
+        import os, signal
+        import rollfleet
+
+        with rollfleet.connect() as collector:
+            if not os.path.exists("killed"):
+                next(collector)
+                open("killed", "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            print("frames of the second life:", sum(batch.numel() for batch in collector))
+        """,
+    )
+    program = workplace.run("--ui", "--learner", "learner.py")
+    assert program.wait() == 0
+    assert re.search(r"learner ended: killed by SIGKILL[^$]+learner restarts \(1 of 1\)", program.output)
+    assert re.search(r"frames of the second life: [1-9]", program.output)
+    (saved,) = [json.loads(file.read_text()) for file in workplace.folder.glob("runs/test/*/run.json")]
+    assert {"LearnerEnded", "Complete"} <= {each["kind"] for each in saved["timeline"]}
 
 
 @pytest.mark.slow

@@ -11,6 +11,8 @@ import pytest
 from tests.sdk.cli.program import PATIENCE_S, Program, Workplace
 from tests.waiting import wait_until
 
+from rollfleet.cli.ui import SAVING
+
 URL = r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)"
 LEARNER = """
     import rollfleet
@@ -110,7 +112,7 @@ def test_a_run_that_fails_says_why(workplace: Workplace) -> None:
     assert "no_such_module" in log.read_text()
 
 
-def test_a_taken_port_is_one_line(workplace: Workplace) -> None:
+def test_a_taken_port_is_one_line_and_leaves_no_run(workplace: Workplace) -> None:
     workplace.write_job()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -118,6 +120,7 @@ def test_a_taken_port_is_one_line(workplace: Workplace) -> None:
         assert program.wait() == 1
     last = program.output.splitlines()[-1]
     assert last == f"port {port}: address already in use; write another port, or 0 for a free one"
+    assert not (workplace.folder / "runs").exists()
 
 
 def test_without_the_token_the_page_is_closed(workplace: Workplace) -> None:
@@ -127,4 +130,4 @@ def test_without_the_token_the_page_is_closed(workplace: Workplace) -> None:
     with pytest.raises(HTTPError, match="401") as refused:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/jobs", timeout=10)
     refused.value.close()
-    assert "page of 0 saved runs (`rollfleet run --ui` saves a run)" in program.output
+    assert f"page of 0 saved runs ({SAVING})" in program.output

@@ -2,11 +2,11 @@
 
 import pytest
 
-from rollfleet.cli.local_status import ADVICE, STOPPED, diagnosis, final_status, job_view, running_status
 from rollfleet.testing import small_job
 from rollfleet_api.diagnosis import Diagnosis
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.status import CollectorJobStatus, ConditionType
+from rollfleet_ui.local_status import ADVICE, STOPPED, diagnosis, final_status, job_view, running_status
 
 JOB = small_job(workers=2)
 

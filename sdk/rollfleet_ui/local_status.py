@@ -17,11 +17,16 @@ from rollfleet_api.status import (
 )
 from rollfleet_api.times import format_time
 from rollfleet_api.views import JobView
+from rollfleet_ui.history import JobHistory
+from rollfleet_ui.model import JobPage
+from rollfleet_ui.rows import SKETCH_POINTS, job_row
+from rollfleet_ui.spec_text import defaulted, spec_text
 
 STOPPED: Final = "Stopped"
 _ABSENT: Final = (WorkerState.STARTING, WorkerState.FAILED, WorkerState.LEFT)
 ADVICE: Final = {
     "EvaluationCrashed": "See its last lines in the timeline. The training goes on.",
+    "LearnerCrashed": "See the learner's log under Workers. The learner restarts by itself.",
     "LearnerFailed": "See the learner's log under Workers, fix it, and start the run again.",
     "NatsUnavailable": "Wait: nats-server restarts by itself, and the workers continue.",
     "TooManyRestarts": "See the worker's log under Workers, fix it, and start the run again.",
@@ -90,6 +95,14 @@ def diagnosis(view: JobView) -> Diagnosis:
     state = STOPPED if found.reason == STOPPED else found.state
     needed = found.is_problem or not view.status.frames_per_second
     return found.model_copy(update={"state": state, "advice": ADVICE.get(found.reason, "") if needed else ""})
+
+
+def page_of(job: CollectorJob, started_s: float, status: CollectorJobStatus, history: JobHistory) -> JobPage:
+    """Return what the page shows of a run, without its processes."""
+    view, text = job_view(job, started_s, status), spec_text(job.spec)
+    row = job_row(view, diagnosis(view), history.series.sketch("meanReturn", SKETCH_POINTS))
+    found, waits = defaulted(job.spec), history.bottleneck()
+    return JobPage(row=row, bottleneck=waits, status=view.status, spec=text, defaulted=found)
 
 
 def _condition(kind: ConditionType, reason: str, message: str) -> Condition:
