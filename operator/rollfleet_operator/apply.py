@@ -9,6 +9,7 @@ from rollfleet_operator.api import Api
 from rollfleet_operator.cache import WATCHED, Cache, job_key, owned_by
 from rollfleet_operator.errors import ApiError, NameTaken, OperatorError
 from rollfleet_operator.manifest import Manifest, Ref, ref
+from rollfleet_operator.observed import installation_of
 from rollfleet_operator.plan import Action, Apply, Change, Delete
 from rollfleet_operator.problems import Problem, refused_for
 
@@ -35,10 +36,11 @@ class Applier:
         namespace = job.metadata.namespace
         match action:
             case Apply(manifest, new):
-                if new and manifest["kind"] != "Secret":  # which the operator may not read
-                    await self._check_name(job, manifest)
+                free = new and manifest["kind"] != "Secret" and await self._is_free(job, manifest)  # it reads no Secret
+                # It names its installation: of two operators, one creates it.
+                first = free and manifest["kind"] == "ServiceAccount"
                 try:
-                    written = await self._api.apply(manifest)
+                    written = await (self._api.create if first else self._api.apply)(manifest)
                 except ApiError as error:
                     if manifest["kind"] == "Secret" and error.status == HTTPStatus.UNPROCESSABLE_ENTITY:
                         raise _taken(ref(manifest)) from error  # of another type
@@ -54,21 +56,25 @@ class Applier:
             self._cache.put(written)
         return written
 
-    async def _check_name(self, job: CollectorJob, manifest: Manifest) -> None:
+    async def _is_free(self, job: CollectorJob, manifest: Manifest) -> bool:
+        """Return whether no object has a manifest's name. Raises if one has that is not the job's, or not ours."""
         which = ref(manifest)
         found = await self._api.get(which.kind, job.metadata.namespace, which.name)
         if found is None:
-            return
+            return True
         if not owned_by(found, str(job.metadata.uid)):
             if job_key(found) == (job.metadata.namespace, job.metadata.name) and found["metadata"].get(
                 "ownerReferences"
             ):
                 raise ApiError(409, "Conflict", f"{which} of an earlier job of this name still exists")
             raise _taken(which)
+        if installation_of(found) not in ("", installation_of(manifest)):
+            raise ApiError(409, "Conflict", f"{which} is of another installation")
         if which.kind == "Job":  # its template cannot be applied again, and its labels may be why no watch has it
             labels = {"metadata": {"labels": manifest["metadata"]["labels"]}}
             self._cache.put(await self._api.patch(which.kind, job.metadata.namespace, which.name, labels))
             raise ApiError(409, "Conflict", f"{which} already exists")
+        return False
 
 
 def _taken(which: Ref) -> NameTaken:

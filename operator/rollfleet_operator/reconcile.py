@@ -23,6 +23,7 @@ from rollfleet_operator.desired import access_objects, runs
 from rollfleet_operator.errors import ApiError, NatsUnavailable, OperatorError, TemplateInvalid
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.manifest import Manifest, ref
+from rollfleet_operator.names import account
 from rollfleet_operator.nats_access import NatsAccess
 from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.observed import Observed
@@ -108,6 +109,11 @@ class Reconciler:
 
     async def _reconcile(self, job: CollectorJob, memory: JobMemory) -> ReconcileResult:
         now_s, settings = self._clock(), self._settings
+        if (other := self._reader.observe(job, memory).installation) not in ("", settings.key_secret):
+            raise OperatorError(
+                f"the installation with Secret {other} runs this job, and this one keeps off: set `operator.namespaces`"
+                f" of both; if that one is gone, delete ServiceAccount {account(job.metadata.name)}"
+            )
         blocked, unread = await self._read(job, memory, now_s)
         problem: OperatorError | None = None
         await self._reader.read_learner(job, memory)

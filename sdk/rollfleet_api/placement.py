@@ -96,7 +96,9 @@ class NatsSpec(Model):
 
     resources: NatsResourcesSpec = Field(default=NatsResourcesSpec(), description="The resources of the server.")
     template: FreeForm = Field(
-        default={}, description="Changes to the server's pod template: tolerations, node selectors, priority."
+        default={},
+        description="Changes to the server's pod template: tolerations, node selectors. Its priority class and pull "
+        "secrets are those of the workers' `template`, unless they are set here.",
     )
     service: NatsService = Field(
         default=NatsService.CLUSTER_IP,

@@ -43,7 +43,7 @@ def start_operator(api_server: ApiServer) -> Iterator[Callable[..., RunningOpera
         return running
 
     yield start
-    for running in started:
+    for running in reversed(started):  # as it stops, kopf ends the tasks that began later
         running.stop()
 
 

@@ -246,6 +246,8 @@ OWN = {
     "secret-of-the-server": manifest("v1", "Secret", "x-server-nats", type="rollfleet.dev/nats"),
     "server": deployment(),
     "service": service(),
+    "server-of-a-name-that-begins-with-a-digit": deployment(metadata={"name": "nats-x"}),
+    "service-of-a-name-that-begins-with-a-digit": service(metadata={"name": "nats-x"}),
     "service-with-a-load-balancer": service(spec={"type": "LoadBalancer"}),
     "network-policy-of-the-server": policy(metadata={"name": "x-nats-rollfleet"}),
     "event": report(KIND),

@@ -171,3 +171,11 @@ def test_a_load_balancers_address_is_given_to_the_learner(lab: Lab) -> None:
         return secret and secret["data"].get(PUBLIC_URL_FILE)
 
     assert base64.b64decode(wait_for(public)) == b"tls://192.0.2.1:4222"
+
+
+def test_the_service_of_a_job_whose_name_begins_with_a_digit_begins_with_a_letter(lab: Lab) -> None:
+    lab.apply("2024")
+    wait_for(lambda: lab.get("Service", "nats-2024"))
+    wait_for(lambda: lab.get("Deployment", "nats-2024"))
+    secret: Any = wait_for(lambda: lab.get("Secret", names.secret("2024", Role.WORKER)))
+    assert base64.b64decode(secret["data"]["url"]) == f"tls://nats-2024.{lab.namespace}.svc:4222".encode()

@@ -82,14 +82,14 @@ def test_the_reason_of_a_problem_that_waiting_rarely_mends_is_the_error(
     assert "0 of 1 workers are ready: Pending (QuotaExceeded)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("files", [{}, {"url": "nats://mine-nats.invalid.svc:4222"}])
+@pytest.mark.parametrize("refused", ["the operator's Secret", "the server's pod"])
 def test_a_server_that_cannot_start_ends_the_connection_with_the_jobs_own_reason(
-    api: ClusterApi, namespace: Namespace, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]
+    api: ClusterApi, namespace: Namespace, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     monkeypatch.setattr(submission, "PATIENCE_S", -1.0)
     submitted = submit(api.namespace, progress=False)
-    if files:
-        data = {name: base64.b64encode(text.encode()).decode() for name, text in files.items()}
+    if refused == "the server's pod":
+        data = {"url": base64.b64encode(f"nats://mine-nats.{api.namespace}.svc:4222".encode()).decode()}
         metadata = {"name": "mine-learner-nats", "namespace": api.namespace}
         api.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
     namespace.report("mine", phase="Pending", conditions=[condition("Degraded", "QuotaExceeded", "pods are refused")])
