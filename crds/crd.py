@@ -12,6 +12,7 @@ import yaml
 from pydantic import JsonValue
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.status import UNSEEN
 
 Schema = dict[str, JsonValue]
 
@@ -97,6 +98,7 @@ def _root_schema() -> Schema:
     properties["apiVersion"] = {"type": "string"}
     properties["kind"] = {"type": "string"}
     properties["metadata"] = {"type": "object"}
+    cast(Schema, properties["status"])["default"] = {"observedGeneration": UNSEEN}
     root["required"] = ["spec"]
     return root
 
@@ -107,7 +109,7 @@ def _structural(schema: Schema, definitions: Schema, *, defaults: bool) -> Schem
     Args:
         schema: The schema from pydantic.
         definitions: The targets of its references.
-        defaults: Whether to write defaults. The status has none: the API server must not fill it in.
+        defaults: Whether to write defaults. The status has but one: the API server must not fill it in.
     """
     is_optional, schema = "anyOf" in schema, _resolved(schema, definitions)
     result: Schema = deepcopy({key: schema[key] for key in _KEPT if key in schema})  # YAML marks what is shared

@@ -7,7 +7,7 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.kubernetes_names import MANAGED_BY_LABEL, MANAGER
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import WATCHED, Cache, job_key, owned_by
-from rollfleet_operator.errors import ApiError, NameTaken, OperatorError
+from rollfleet_operator.errors import ApiError, EarlierJob, NameTaken, OperatorError
 from rollfleet_operator.manifest import Manifest, Ref, ref
 from rollfleet_operator.observed import installation_of
 from rollfleet_operator.plan import Action, Apply, Change, Delete
@@ -43,7 +43,10 @@ class Applier:
                     written = await (self._api.create if first else self._api.apply)(manifest)
                 except ApiError as error:
                     if manifest["kind"] == "Secret" and error.status == HTTPStatus.UNPROCESSABLE_ENTITY:
-                        raise _taken(ref(manifest)) from error  # of another type
+                        if "field is immutable" in str(error):  # of another type
+                            raise _taken(ref(manifest)) from error
+                        if "metadata.ownerReferences" in str(error):  # a second one
+                            raise _earlier(ref(manifest)) from error
                     raise
             case Change(which, patch):
                 written = await self._api.patch(which.kind, namespace, which.name, patch)
@@ -66,7 +69,7 @@ class Applier:
             if job_key(found) == (job.metadata.namespace, job.metadata.name) and found["metadata"].get(
                 "ownerReferences"
             ):
-                raise ApiError(409, "Conflict", f"{which} of an earlier job of this name still exists")
+                raise _earlier(which)
             raise _taken(which)
         if installation_of(found) not in ("", installation_of(manifest)):
             raise ApiError(409, "Conflict", f"{which} is of another installation")
@@ -75,6 +78,10 @@ class Applier:
             self._cache.put(await self._api.patch(which.kind, job.metadata.namespace, which.name, labels))
             raise ApiError(409, "Conflict", f"{which} already exists")
         return False
+
+
+def _earlier(which: Ref) -> EarlierJob:
+    return EarlierJob(f"{which} of an earlier job of this name is not deleted yet")
 
 
 def _taken(which: Ref) -> NameTaken:

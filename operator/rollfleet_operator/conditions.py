@@ -1,8 +1,11 @@
-"""The six conditions of a job, for `kubectl wait` and for people."""
+"""The conditions of a job, for `kubectl wait`, for tools that watch its health (kstatus, Argo CD), and for people."""
+
+from collections.abc import Iterator
 
 from rollfleet_api.permissions import Role
 from rollfleet_api.reported import progress
 from rollfleet_api.status import Condition, ConditionStatus, ConditionType
+from rollfleet_operator.errors import EarlierJob
 from rollfleet_operator.problems import Problem, clip, problems
 from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.verdict import Stage, current_run, is_completed
@@ -14,24 +17,30 @@ _QUEUED = "Kueue has not admitted the workers yet, or another client has suspend
 
 
 def conditions(snapshot: Snapshot) -> list[Condition]:
-    """Return all six, without their times."""
+    """Return all that the job has, without their times."""
     return [
-        _ready(snapshot),
+        *_ready(snapshot),
         _progressing(snapshot),
         _degraded(snapshot),
         _end(snapshot, ConditionType.COMPLETE, Stage.COMPLETE),
         _end(snapshot, ConditionType.FAILED, Stage.FAILED, Stage.RETRY),  # until the failed run is deleted
         _suspended(snapshot),
+        _end(snapshot, ConditionType.STALLED, Stage.FAILED),  # kstatus: no time will change it
     ]
 
 
-def _ready(snapshot: Snapshot) -> Condition:
+def _ready(snapshot: Snapshot) -> Iterator[Condition]:
+    """Yield whether all workers run, unless none should: kstatus would wait for a condition that is False."""
+    stage = snapshot.verdict.stage
     if snapshot.stopped:
-        return condition(ConditionType.READY, False, _STOPPED[snapshot.verdict.stage], "no workers should run")
+        if stage in (Stage.FAILED, Stage.RETRY) or (stage is Stage.LIVE and snapshot.problem):
+            yield condition(ConditionType.READY, False, _STOPPED[stage], "no workers should run")
+        return
     counted = f"{snapshot.ready} of {snapshot.wanted} workers run and report"
     if snapshot.ready >= snapshot.wanted:
-        return condition(ConditionType.READY, True, "AllWorkersReady", counted)
-    return condition(ConditionType.READY, False, "WorkersMissing", counted)
+        yield condition(ConditionType.READY, True, "AllWorkersReady", counted)
+    else:
+        yield condition(ConditionType.READY, False, "WorkersMissing", counted)
 
 
 def _progressing(snapshot: Snapshot) -> Condition:
@@ -44,6 +53,8 @@ def _progressing(snapshot: Snapshot) -> Condition:
         return progressing("Queued", _QUEUED, holds=False)
     if snapshot.observed.server and not snapshot.observed.server_ready:
         return progressing("NatsStarting", "the job's NATS server is starting")
+    if snapshot.problem and snapshot.problem.reason == EarlierJob.__name__:
+        return progressing(snapshot.problem.reason, snapshot.problem.message)
     run = current_run(snapshot.job, snapshot.observed, Role.WORKER)
     if any(other.name.role is Role.WORKER and other != run for other in snapshot.observed.runs):
         return progressing("Rolling", "workers with an earlier spec are leaving")
@@ -54,7 +65,7 @@ def _degraded(snapshot: Snapshot) -> Condition:
     problem = snapshot.problem
     if problem is None and not snapshot.stopped:
         problem = next(problems(snapshot.observed), None) or _workers_left(snapshot)
-    if problem is None:
+    if problem is None or problem.reason == EarlierJob.__name__:
         return condition(ConditionType.DEGRADED, False, "AsExpected", "")
     return condition(ConditionType.DEGRADED, True, problem.reason, problem.message)
 

@@ -4,6 +4,7 @@
 OperatorError
 ├── NatsUnavailable     NATS could not be reached, or refused a request; the operator tries again
 ├── ApiError            the API server refused a request (has its status code, reason and message)
+├── EarlierJob          an object of an earlier job of the same name is not deleted yet
 ├── NameTaken           an object that a job needs exists already and belongs to someone else
 ├── TemplateInvalid     a user's pod template does not have the form of one
 └── SourceMissing       the ConfigMap in a job's `source` does not exist
@@ -31,6 +32,10 @@ class ApiError(OperatorError):
         super().__init__(message)
         self.status = status
         self.reason = reason
+
+
+class EarlierJob(OperatorError):
+    """An object of an earlier job of the same name is not deleted yet."""
 
 
 class NameTaken(OperatorError):

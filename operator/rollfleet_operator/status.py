@@ -61,7 +61,11 @@ def not_reconciled(
 
     `before` is its present status, `reason` `Invalid` or `OperatorError`, and `message` has the errors.
     """
-    found = [condition(ConditionType.DEGRADED, True, reason, message)]
+    found = [
+        condition(ConditionType.READY, False, reason, ""),
+        condition(ConditionType.DEGRADED, True, reason, message),
+        condition(ConditionType.STALLED, reason == INVALID, reason, message),
+    ]
     if reason == INVALID:
         found.append(condition(ConditionType.PROGRESSING, False, INVALID, ""))
     try:

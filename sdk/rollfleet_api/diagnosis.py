@@ -15,6 +15,7 @@ UNSEEN: Final = "Unseen"
 ADVICE: Final = {
     "ApiError": "If this lasts, the operator lacks a permission or the API server is unhealthy: see its log.",
     "ContainerRefused": "Check the commands, Secrets and ConfigMaps that `spec.template` names.",
+    "EarlierJob": "Wait: Kubernetes deletes it, its pods last. If this lasts, see its finalizers.",
     "EndedByNode": "See the node's reason in the message: a limit, or a resource that it lacks. The pod is replaced.",
     "Error": "See the operator's log, and report it to the maintainers of Rollfleet.",
     "EvaluationCrashed": "See `rollfleet logs {job}`. The evaluation worker restarts by itself; the training goes on.",
@@ -54,6 +55,15 @@ ADVICE: Final = {
     "WorkersLeft": "See `rollfleet logs {job}`: the image's command must be `rollfleet worker`, of the same version.",
 }
 """Advice by reason, with `{job}`, `{named}` (its metadata) and `{worker}` as placeholders."""
+
+_NOT_OF_WORKERS: Final = re.compile(r'pods "\S+-(learner|nats)-|the (learner|job\'s NATS server)\b')
+_LEARNER: Final = {
+    r"`spec\.(image|resources)[.\w]*`": r"`\1` in `spec.learner.template`",
+    r"`spec\.template`": "`spec.learner.template`",
+}
+_SERVER: Final = {r"`spec\.image`": "`nats.image` of the chart", r"`spec\.(resources|template)": r"`spec.nats.\1"}
+_PLACES: Final = {"learner": _LEARNER, "nats": _SERVER, "job's NATS server": _SERVER}
+"""The fields of the learner and of the server, in place of the workers' in an advice, by the words of a message."""
 
 
 class Diagnosis(View):
@@ -120,6 +130,9 @@ def _explained(job: JobView, state: str, reason: str, message: str, *, is_proble
     found = re.search(r"\bworker (\d+)\b", message)
     worker = f" --worker {found[1]}" if found else ""
     advice = ADVICE.get(reason, "").format(job=job.key, named=job.metadata, worker=worker)
+    if of := _NOT_OF_WORKERS.search(message):
+        for field, place in _PLACES[of[1] or of[2]].items():
+            advice = re.sub(field, place, advice)
     return Diagnosis(state=state, reason=reason, message=message, advice=advice, is_problem=is_problem)
 
 

@@ -4,10 +4,14 @@ Unknown fields are ignored, unlike in the spec: a newer operator may write more 
 """
 
 from enum import StrEnum
+from typing import Annotated, Final
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from rollfleet_api.fields import Model
+
+UNSEEN: Final = -1
+"""The observed generation of a job that no operator has seen: without one, tools take it for healthy."""
 
 
 class Phase(StrEnum):
@@ -29,6 +33,7 @@ class ConditionType(StrEnum):
     COMPLETE = "Complete"
     FAILED = "Failed"
     SUSPENDED = "Suspended"
+    STALLED = "Stalled"
 
 
 class ConditionStatus(StrEnum):
@@ -98,7 +103,9 @@ class EvaluationStatus(StatusModel):
 class CollectorJobStatus(StatusModel):
     """The observed state of a job."""
 
-    observed_generation: int | None = Field(default=None, description="Generation of the spec that it describes.")
+    observed_generation: Annotated[int | None, BeforeValidator(lambda seen: None if seen == UNSEEN else seen)] = Field(
+        default=None, description="Generation of the spec that it describes; -1: of none yet."
+    )
     phase: Phase | None = Field(default=None, strict=False, description="The job's state in one word.")
     conditions: list[Condition] = Field(
         default=[],

@@ -89,7 +89,7 @@ def parse_job(data: object, *, origin: str = "") -> CollectorJob:
     if not found:
         try:
             job = CollectorJob.model_validate(data, by_alias=True, by_name=False)
-            if job.status is not None or not job.spec.uneven:
+            if (job.status and job.status.observed_generation) or not job.spec.uneven:
                 return job
             found = [Problem("spec.collect.framesPerBatch", job.spec.uneven)]
         except ValidationError as error:

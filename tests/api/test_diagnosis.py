@@ -24,6 +24,23 @@ def test_the_worst_condition_is_the_reason(conditions: list[Any], reason: str, i
     assert (found.reason, found.is_problem) == (reason, is_problem)
 
 
+@pytest.mark.parametrize(
+    ("reason", "message", "advice"),
+    [
+        ("Unschedulable", "worker 0 waits for a node", "in `spec.template` with"),
+        ("Unschedulable", "the learner waits for a node", "in `spec.learner.template` with"),
+        ("Unschedulable", "the job's NATS server waits for a node", "in `spec.nats.template` with"),
+        ("InsufficientResources", "the learner waits for a node", "(`resources` in `spec.learner.template`)"),
+        ("InsufficientResources", "the job's NATS server waits for a node", "(`spec.nats.resources.requests`)"),
+        ("ImagePullFailed", "the job's NATS server has no image", "`nats.image` of the chart"),
+        ("PodSecurityViolation", 'pods are refused: pods "a-nats-1-x" is forbidden', "`spec.nats.template`"),
+        ("PodSecurityViolation", 'pods are refused: pods "a-learner-1-x" is forbidden', "`spec.learner.template`"),
+    ],
+)
+def test_advice_names_the_fields_of_the_pod_that_the_message_is_about(reason: str, message: str, advice: str) -> None:
+    assert advice in diagnose(job(conditions=[condition("Degraded", reason=reason, message=message)])).advice
+
+
 def test_a_warning_event_is_the_reason_while_workers_are_missing() -> None:
     missing = [condition("Ready", "False", since_s=60), condition("Progressing", reason="Starting")]
     newest, older = event("FailedMount", "secret not found"), event("Older", age_s=30)

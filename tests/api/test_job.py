@@ -45,7 +45,8 @@ def test_steps_are_of_all_workers_in_sync_and_of_one_in_async(
     mode: str, workers: int, num_envs: int, frames: int, steps: int
 ) -> None:
     env, collect = {"id": "CartPole-v1", "numEnvs": num_envs}, {"framesPerBatch": frames}
-    job = job_data(mode=mode, workers=workers, env=env, collect=collect) | {"status": {}}  # `workers` has changed since
+    seen = {"status": {"observedGeneration": 1}}  # `workers` has changed since
+    job = job_data(mode=mode, workers=workers, env=env, collect=collect) | seen
     assert parse_job(job).spec.steps_per_batch == steps
 
 

@@ -38,6 +38,8 @@ def refusal(
     subject = f"{kind} {namespace}/{name}" if namespace and name else f"{kind}s in {namespace or 'all namespaces'}"
     if status == 401:
         message = "the cluster does not accept your credentials: log in again, or name another context"
+    elif status == 403 and '"system:anonymous"' in message:
+        message = "the cluster got no credentials: the kubeconfig's user has none, or its plugin (`exec`) did not run"
     elif status == 403 and re.search(r'\bcannot \w+ resource "', message):
         message = f"you may not {verb} {subject}: ask the cluster's administrators for the ClusterRole {USER_ROLE}"
     elif status == 403 and "exceeded quota" in message:

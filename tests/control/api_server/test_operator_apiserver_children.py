@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 from tests.api.job_data import job_data
 from tests.control.api_server.lab import CHILDREN, Lab
-from tests.control.kubernetes import wait_for
+from tests.control.kubernetes import ApiServer, wait_for
 
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.kubernetes_names import MANAGED_BY_LABEL
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
+from rollfleet_operator.errors import ApiError
 
 pytestmark = pytest.mark.cluster
+ADMISSION = "admissionregistration.k8s.io"
 LEARNER = {"template": {"spec": {"containers": [{"name": "learner", "command": ["python", "train.py"]}]}}}
 
 
@@ -102,14 +104,39 @@ def test_object_of_another_owner_is_not_taken(lab: Lab, kind: str, name: str) ->
     assert "ownerReferences" not in found["metadata"]
 
 
+def test_policy_that_refuses_a_secret_is_no_owner_of_its_name(lab: Lab, api_server: ApiServer) -> None:
+    def add(kind: str, plural: str, spec: Any) -> None:
+        body = {"apiVersion": f"{ADMISSION}/v1", "kind": kind, "metadata": {"name": lab.namespace}, "spec": spec}
+        api_server.request("POST", f"/apis/{ADMISSION}/v1/{plural}", body)
+
+    def refuses() -> bool:
+        try:
+            lab.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"generateName": "a-"}})
+        except ApiError:
+            return True
+        return False
+
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["secrets"]}
+    here = {"matchLabels": {"kubernetes.io/metadata.name": lab.namespace}}
+    constraints = {"namespaceSelector": here, "resourceRules": [rule]}
+    validations = [{"expression": "false", "message": "no Secrets here"}]
+    spec = {"matchConstraints": constraints, "validations": validations}
+    add("ValidatingAdmissionPolicy", "validatingadmissionpolicies", spec)
+    binding = {"policyName": lab.namespace, "validationActions": ["Deny"]}
+    add("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", binding)
+    wait_for(refuses)
+    lab.apply()
+    assert "no Secrets here" in lab.wait_condition("Degraded", "Forbidden")["message"]
+
+
 def test_children_of_an_earlier_job_of_the_name_are_waited_for(lab: Lab) -> None:
     lab.apply()
     lab.run()
     wait_for(lambda: lab.key in lab.nats.published)
     lab.delete(KIND, "cartpole")  # no garbage collector runs here: its children stay
     lab.apply()
-    lab.seconds_pass(0.5)
-    assert lab.condition("Degraded").get("status") != "True", lab.status()
+    assert "is not deleted yet" in lab.wait_condition("Progressing", "EarlierJob")["message"]
+    assert lab.condition("Degraded")["status"] == "False"
     for kind in CHILDREN:
         for child in lab.all(kind):
             lab.delete(kind, child["metadata"]["name"])
@@ -132,7 +159,8 @@ def test_status_of_an_earlier_job_is_not_written_into_a_later_one(lab: Lab) -> N
         lab.apply(workers=3)
         wait_for(lambda: replaced)
         lab.seconds_pass(0.5)
-    assert lab.status() == {}  # its own waits until what the earlier one left is gone
+    lab.wait_condition("Progressing", "EarlierJob")  # its own
+    assert lab.status()["workers"]["desired"] == 1
 
 
 def test_missing_source_is_reported_and_waited_for(lab: Lab) -> None:

@@ -136,7 +136,6 @@ ROLLED = collecting(scene(image="a:1"), 0, 1).edited(image="a:2")
         (busy(WorkerState.WAITING_FOR_LEARNER), "Progressing", True, "WaitingForLearner"),
         (ROLLED, "Progressing", True, "Rolling"),
         (SUSPENDED, "Progressing", False, "Suspended"),
-        (SUSPENDED, "Ready", False, "Suspended"),
         (SUSPENDED, "Suspended", True, "Suspended"),
         (QUEUED, "Progressing", False, "Queued"),
         (QUEUED, "Suspended", True, "Queued"),

@@ -99,6 +99,16 @@ def test_wrong_credentials_say_to_log_in_again(api_server: ApiServer) -> None:
         ClusterApi(kubeconfig=api_server.kubeconfig("of-nobody")).list("Pod", None)
 
 
+def test_a_missing_plugin_of_the_kubeconfig_is_no_missing_right(api_server: ApiServer, tmp_path: Path) -> None:
+    config = yaml.safe_load(api_server.kubeconfig().read_text())
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin"}
+    config["users"][0]["user"] = {"exec": plugin}
+    file = tmp_path / "config"
+    file.write_text(yaml.safe_dump(config))
+    with pytest.raises(ClusterError, match=r"got no credentials: .* its plugin \(`exec`\) did not run"):
+        ClusterApi(kubeconfig=file).list("Pod", None)
+
+
 def test_the_first_file_of_kubeconfig_that_is_there_counts_and_a_broken_one_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, api_server: ApiServer
 ) -> None:
