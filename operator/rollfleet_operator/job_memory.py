@@ -12,6 +12,7 @@ from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.events import EventThrottle
 from rollfleet_operator.manifest import Manifest, Ref
 from rollfleet_operator.nats_port import Heartbeats, JobKey, NatsPort
+from rollfleet_operator.plan import Stamp
 
 B = TypeVar("B", WorkerStatus, LearnerStatus)
 
@@ -39,6 +40,7 @@ class JobMemory:
         uid: The job's UID.
         secrets: The job's Secrets, as they were written: the operator has no right to read Secrets.
         secrets_s: Time of that write.
+        answered: The API server's answers to what was applied.
         refusal: Why pods could not be created.
         heartbeats: The last heartbeats, also while NATS is away.
         rate: The job's frame rate.
@@ -54,6 +56,7 @@ class JobMemory:
     uid: str = ""
     secrets: dict[Ref, Manifest] = field(default_factory=dict)
     secrets_s: float = 0.0
+    answered: dict[Ref, Stamp] = field(default_factory=dict)
     refusal: PodRefusal = field(default_factory=PodRefusal)
     heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(since_s=inf))
     rate: FrameRate = field(default_factory=FrameRate)

@@ -1,12 +1,13 @@
 """The actions that turn the observed children into the desired ones: pure functions of both."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import END_NOW_S
 from rollfleet_operator.manifest import Manifest, Ref, covers, ref
+from rollfleet_operator.names import APPLIED
 from rollfleet_operator.observed import Observed, Run
 from rollfleet_operator.verdict import Stage
 
@@ -41,14 +42,24 @@ class Delete:
 
 
 Action = Apply | Change | Delete
+Stamp = tuple[str, str]
+"""The hash of the manifest that was applied, and the version of the API server's answer."""
 
 
-def plan_access(wanted: Sequence[Manifest], observed: Observed) -> list[Action]:
-    """Plan the objects that give pods their rights."""
+def stamp(applied: Manifest, stored: Manifest) -> Stamp:
+    """Return what shows that a stored object is the API server's answer to an apply."""
+    return applied["metadata"].get("annotations", {}).get(APPLIED, ""), stored["metadata"].get("resourceVersion", "")
+
+
+def plan_access(wanted: Sequence[Manifest], observed: Observed, answered: Mapping[Ref, Stamp]) -> list[Action]:
+    """Plan the objects that give pods their rights.
+
+    `answered` has the API server's answers: what it stores otherwise, as its webhooks want it, is not applied again.
+    """
     actions: list[Action] = []
     for manifest in wanted:
         found = observed.children.get(ref(manifest))
-        if found is None or not covers(manifest, found):
+        if found is None or not (covers(manifest, found) or answered.get(ref(manifest)) == stamp(manifest, found)):
             actions.append(Apply(manifest, new=found is None))
     unwanted = observed.children.keys() - {ref(manifest) for manifest in wanted}
     return actions + [

@@ -27,7 +27,7 @@ from rollfleet_operator.names import account
 from rollfleet_operator.nats_access import NatsAccess
 from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.observed import Observed
-from rollfleet_operator.plan import Apply, plan_access, plan_runs
+from rollfleet_operator.plan import Apply, plan_access, plan_runs, stamp
 from rollfleet_operator.retention import expires_in_s, lingers_for_s
 from rollfleet_operator.scheduler import is_held
 from rollfleet_operator.settings import Settings
@@ -202,10 +202,11 @@ class Reconciler:
         needed = nats_server.is_needed(job, observed) and not memory.namespace_ends
         try:
             access = access_objects(job, self._settings, self._access, server=needed, public_host=observed.public_host)
-            rights = plan_access(access, self._reader.observe(job, memory))
+            rights = plan_access(access, self._reader.observe(job, memory), memory.answered)
         except TemplateInvalid as error:  # of the server: one that runs stays
             rights, blocked = [], error
         for written in await self._applier.execute(job, [*rights, *actions] if starting else [*actions, *rights]):
+            memory.answered[ref(written)] = stamp(written, written)
             if written["kind"] == "Secret":
                 written["metadata"].pop("managedFields", None)
                 memory.secrets[ref(written)], memory.secrets_s = written, now_s

@@ -77,7 +77,7 @@ def reconciled(scene: Scene) -> None:
     children = [*wanted(job).values()]
     runs, rights = ([each for each in children if (each["kind"] == "Job") is is_run] for is_run in (True, False))
     for known in (runs, None):
-        actions = plan_runs(job, known, observed, found.stage) + plan_access(rights, observed)
+        actions = plan_runs(job, known, observed, found.stage) + plan_access(rights, observed, {})
         json.dumps([getattr(action, "manifest", None) or getattr(action, "patch", None) for action in actions])
     rate = FrameRate()
     rates = [rate.update(scene.heartbeats.learner, NOW_S) for _ in range(2)]

@@ -2,12 +2,13 @@
 
 import base64
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator
-from tests.control.kubernetes import wait_for
+from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer, wait_for
 from tests.control.pure.scene import OWN
 
 from rollfleet_api.address import PUBLIC_URL_FILE
@@ -132,6 +133,27 @@ def test_a_server_follows_its_spec_and_drift_is_repaired(lab: Lab) -> None:
         return str(found["spec"]["template"]["metadata"]["annotations"][names.CONFIG])
 
     wait_for(lambda: config() != before)  # it starts again, with the new passwords
+
+
+def test_object_that_the_api_server_stores_otherwise_is_applied_once(
+    own_lab: Lab, start_operator: Callable[..., RunningOperator], api_server: ApiServer
+) -> None:
+    """As a webhook changes it; here the API server writes an amount in its own way."""
+    own_lab.grant_everything(OTHER)
+    start_operator(own_lab.namespace, own_lab.nats, access=OWN, token=OTHER_TOKEN)
+    log = (api_server.folder / AUDIT_LOG).open()
+    log.seek(0, os.SEEK_END)
+    container = {"name": "nats", "resources": {"requests": {"cpu": "1000m"}}}
+    own_lab.apply(nats={"template": {"spec": {"containers": [container]}}})
+    stored: Any = wait_for(lambda: own_lab.get("Deployment", SERVER))
+    assert stored["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "1"
+    own_lab.seconds_pass(2.0)  # several looks
+    made = [json.loads(line) for line in log]
+    log.close()
+    resources = [(each.get("objectRef") or {}).get("resource") for each in made if each["verb"] == "patch"]
+    assert resources.count("deployments") <= 2
+    own_lab.patch("Deployment", SERVER, {"spec": {"replicas": 0}})
+    wait_for(lambda: (own_lab.get("Deployment", SERVER) or {})["spec"]["replicas"] == 1)
 
 
 def test_credentials_are_rotated_on_request_and_no_worker_starts_again(lab: Lab) -> None:

@@ -97,7 +97,7 @@ def look(manifest: Manifest) -> str:
     except TemplateInvalid as error:
         return str(error)
     scene = Scene(job, tuple(children.values()))
-    plan_access([*children.values()], scene.observed)
+    plan_access([*children.values()], scene.observed, {})
     plan_runs(job, [*children.values()], scene.observed, Stage.LIVE)
     status(scene.snapshot)
     return ""

@@ -22,7 +22,7 @@ def planned(scene: Scene, stage: Stage = Stage.LIVE, *, blocked: bool = False, *
     runs = [each for which, each in children.items() if which.kind == "Job"]
     rights = [each for which, each in children.items() if which.kind != "Job"]
     actions = plan_runs(scene.job, None if blocked else runs, scene.observed, stage, **options)
-    return [*plan_access(rights, scene.observed), *actions]
+    return [*plan_access(rights, scene.observed, {}), *actions]
 
 
 def drifted(scene: Scene, which: Ref, change: Manifest) -> Scene:
