@@ -151,7 +151,7 @@ class Checkpoint:
                 "pass the same parts, or another folder"
             )
         for name, part in self._parts.items():
-            part.load_state_dict(state["parts"][name])
+            load(part, state["parts"][name], f"{path}: the part {name!r}", "make it as it was, or name another folder")
         self._collector.load_state_dict(state["collector"])
         if self._keeps_best and (best := self._folder / _BEST).exists():
             self._best_return = read(best)[1].get("mean_return", -inf)
@@ -188,6 +188,19 @@ def read(path: Path) -> tuple[Path, dict[str, Any]]:
     if not (isinstance(state, dict) and {"job", "collector", "parts"} <= state.keys()):
         raise RollfleetError(f"{path} is no checkpoint; {_WRITE_ONE}")
     return path, state
+
+
+def load(part: Any, state: Mapping[str, Any], where: str, advice: str) -> None:
+    """Load the state of a part: of a module, or of the module inside of its wrappers.
+
+    Raises:
+        RollfleetError: It is that of another network or optimizer. The message says `where`, and ends with `advice`.
+    """
+    try:
+        unwrapped(part).load_state_dict(state)
+    except (KeyError, RuntimeError, ValueError) as error:
+        cause = " ".join(" ".join(str(error).splitlines()[:2]).split())  # torch lists each parameter
+        raise RollfleetError(f"{where} does not fit: {cause}; {advice}") from error
 
 
 def _files(folder: Path) -> dict[int, Path]:

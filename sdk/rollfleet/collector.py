@@ -154,7 +154,7 @@ class Collector(BatchIterator):
             no_cuda_sync: Do not wait for copies to `device` and `env_device`.
 
             workers: Worker processes; 0: collect in this process and thread.
-            mode: "sync": one batch of all workers together. "async": one batch of one worker, as it comes.
+            mode: "sync": one batch of all workers together, as PPO expects. "async": one of one worker, as it comes.
             processes: More settings of worker processes, such as `rollfleet.Processes(start_method="fork")`.
 
             evaluation: Run whole episodes on some versions, for `evaluations`, such as `{"every": 10, "episodes": 20}`:

@@ -103,8 +103,8 @@ class CollectorJobSpec(Model):
         default=Mode.ASYNC,
         strict=False,
         description="How batches are gathered. `Sync`: each batch has a fragment of every worker, all collected with "
-        "the same version of the weights (not with `trajsPerBatch`). `Async`: each batch comes from one worker, as "
-        "soon as it is complete.",
+        "the same version of the weights (not with `trajsPerBatch`), as PPO expects. `Async`: each batch comes from "
+        "one worker, as soon as it is complete; its weights may be old (`weights.maxLag`).",
     )
     env: EnvSpec = Field(description="The environments of each worker.", examples=["{id: CartPole-v1}"])
     policy: PolicySpec = Field(description="The policy that workers run.", examples=["{mlp: {}}"])

@@ -1,10 +1,13 @@
 """The API reference: it has every public name, and nothing that is not there."""
 
+import inspect
 import re
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+import rollfleet
 
 
 @pytest.fixture
@@ -15,6 +18,17 @@ def shown(repository: Path) -> list[str]:
 @pytest.mark.parametrize("package", ["rollfleet", "rollfleet.testing"])
 def test_every_public_name_is_in_the_reference(package: str, shown: list[str]) -> None:
     assert {f"{package}.{name}" for name in import_module(package).__all__} <= set(shown)
+
+
+def test_in_a_checkout_the_page_has_each_name_with_its_source_and_its_first_sentence(repository: Path) -> None:
+    rows = re.findall(
+        r"^\| \[`(\w+)`\]\(\.\./(\S+)\) \| (.+) \|$", (repository / "docs/api.md").read_text(), re.MULTILINE
+    )
+    expected = {name: getattr(rollfleet, name) for name in rollfleet.__all__ if not name.startswith("__")}
+    assert {name: (repository / file, text) for name, file, text in rows} == {
+        name: (Path(inspect.getsourcefile(inspect.unwrap(each)) or ""), (inspect.getdoc(each) or "").splitlines()[0])
+        for name, each in expected.items()
+    }
 
 
 def test_every_name_in_the_reference_exists(shown: list[str]) -> None:

@@ -33,6 +33,7 @@ def shown(pages: dict[Path, str]) -> list[tuple[str, str, dict[str, Any]]]:
 def test_every_shown_job_is_valid(shown: list[tuple[str, str, dict[str, Any]]]) -> None:
     jobs = [(name, text) for name, text, each in shown if each.get("kind") == KIND]
     assert "quick-start.md" in dict(jobs)
+    assert [name for name, _, each in shown if each.get("kind") == KIND and "mode" not in each["spec"]] == []
     for origin, text in jobs:
         assert not [document.problems for document in read_documents(text, origin=origin) if document.problems]
 

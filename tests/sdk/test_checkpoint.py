@@ -191,6 +191,17 @@ def test_other_parts_are_an_error_before_any_is_loaded(tmp_path: Path) -> None:
     assert learner.state() == before
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_file_of_another_network_is_named_with_its_part(tmp_path: Path, compiled: bool) -> None:
+    with rollfleet.Collector("CartPole-v1", frames_per_batch=8) as collector:
+        rollfleet.Checkpoint(tmp_path, collector, {"critic": torch.nn.Linear(3, 2)}).save()
+        other: Any = torch.nn.Linear(3, 4)
+        other = torch.compile(other, backend="eager") if compiled else other
+        cause = r"^\S+checkpoint-1\.pt: the part 'critic' does not fit: .*size mismatch for weight.*; make it as it was"
+        with pytest.raises(RollfleetError, match=cause):
+            rollfleet.Checkpoint(tmp_path, collector, {"critic": other}).resume()
+
+
 def test_a_part_without_a_state_is_named(tmp_path: Path) -> None:
     with pytest.raises(JobInvalid, match=r"parts\['loss'\]: a float has no state_dict"):
         rollfleet.Checkpoint(tmp_path, Learner(tmp_path).collector, {"loss": 1.0})

@@ -104,20 +104,14 @@ def _policy(job: "CollectorJob", env: "VectorEnv", path: Path, parts: dict[str, 
     """Make the job's policy on the CPU, with the weights of a checkpoint."""
     from torch import nn
 
+    from rollfleet.checkpoint import load
     from rollfleet.errors import RollfleetError
     from rollfleet.policies.factory import make_policy
-    from rollfleet.weights.modules import unwrapped
 
     spec = job.spec.policy.model_copy(update={"device": "cpu"})
     policy = make_policy(spec, env.single_observation_space, env.single_action_space)
     if isinstance(policy, nn.Module) and policy.state_dict():
         if "policy" not in parts:
             raise RollfleetError(f"{path} has no part `policy`; write Checkpoint(..., {{'policy': policy}})")
-        try:
-            unwrapped(policy.eval()).load_state_dict(parts["policy"])
-        except RuntimeError as error:
-            cause = " ".join(str(error).split())
-            raise RollfleetError(
-                f"{path} has other weights than the job's policy: {cause}; name its job: --job"
-            ) from error
+        load(policy.eval(), parts["policy"], f"{path}: the part 'policy'", "name its job: --job")
     return policy

@@ -155,6 +155,10 @@ def _failed(source: str, exc: Exception, spec: EnvSpec) -> EnvironmentInvalid:
     hint = "Check its keyword arguments and wrappers, and that its dependencies are installed on the worker"
     if isinstance(exc, PicklingError):  # a worker's `__main__` is not the user's program
         hint = "If it starts a process, put the function that runs there into a module that workers can import"
+    if isinstance(exc, OSError):
+        hint = "The system refuses it: compare `ulimit -n`, and whether /dev/shm is writable and large enough"
+    if "daemonic" in str(exc):  # multiprocessing's AssertionError
+        hint = "Make it in a process that is not daemonic (a pool's are), or write vectorization: Sync"
     return EnvironmentInvalid(
         f"{source} could not be built with kwargs {dict(spec.kwargs)}: {type(exc).__name__}: {exc}. {hint}"
     )

@@ -13,7 +13,7 @@ from rollfleet.schemes import Layout, WeightScheme
 from rollfleet.transports.learner_side import Transport
 from rollfleet.weights.layout import State, WeightLayout
 from rollfleet.weights.models import models_of
-from rollfleet.weights.modules import complete, flags_of
+from rollfleet.weights.modules import complete, flags_of, unprefixed
 from rollfleet_api.messages import Flags
 from rollfleet_api.versions import count_of, version_of
 
@@ -173,6 +173,7 @@ class Broadcaster:
         if self._policy is None:
             return models
         known, selected = models_of(self._policy), self._scheme.select(self._policy)
+        models = {name: unprefixed(state, known.get(name, {})) for name, state in models.items()}
         stays = {name: state.keys() - selected.get(name, {}).keys() for name, state in known.items()}
         return {
             name: {key: value for key, value in state.items() if key not in stays.get(name, ())}

@@ -24,6 +24,17 @@ _ELSEWHERE: Final = {
 }
 """Hints for names whose nearest keyword means something else."""
 
+_OTHERS: Final = {
+    "create_env_fn": "env",
+    "exploration_type": "exploration",
+    "learning_starts": "init_random_frames",
+    "n_steps": "frames_per_batch",
+    "rollout_fragment_length": "frames_per_batch",
+    "storing_device": "device",
+    "total_timesteps": "total_frames",
+}
+"""Our names of other libraries' keywords."""
+
 
 @dataclass(frozen=True, slots=True)
 class Keywords:
@@ -89,6 +100,8 @@ def hints_names(caller: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 def _hint(name: str, names: list[str]) -> str:
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
+    if (name := _OTHERS.get(name, name)) in names:
+        return f"did you mean `{name}`?"
     if "processes" in names and name in _OF_PROCESSES:
         return f"write `processes=rollfleet.Processes({name}=...)`"
     if name in PLACES:

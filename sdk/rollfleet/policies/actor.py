@@ -4,6 +4,7 @@ The keys, dtypes and shapes of a policy's outputs are learned and checked at the
 step.
 """
 
+import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -301,10 +302,11 @@ class Actor:
             raise
         except Exception as error:
             seen = ", ".join(f"{tensor.dtype} {list(tensor.shape)}" for tensor in self._inputs)
-            raise PolicyInvalid(
-                f"the policy failed at its first call, with an observation {seen}:\n"
-                f"{''.join(traceback.format_exception(error)).rstrip()}"
-            ) from error
+            frames = traceback.extract_tb(error.__traceback__)
+            own = [each for each in frames if not re.search("site-packages|/rollfleet/policies/", each.filename)]
+            where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+            cause = f"{type(error).__name__}: {error}{where}"
+            raise PolicyInvalid(f"the policy failed at its first call, with an observation {seen}: {cause}") from error
 
     def _call(self) -> object:
         if self._special is None:

@@ -187,7 +187,7 @@ class ActorCritic(nn.Module):
         self.bounded = bool(below.all()) and outputs > 0
         self._action_shape = space.shape
         self._action_dtype = torch.float64 if space.dtype.itemsize == 8 else torch.float32
-        self.log_std = nn.Parameter(torch.zeros(outputs))
+        self.log_std = nn.Parameter(torch.zeros(outputs, dtype=torch.float32))
         if self.bounded:
             low = torch.as_tensor(space.low).reshape(-1).double()
             high = torch.as_tensor(space.high).reshape(-1).double()
@@ -292,7 +292,7 @@ def _tower(inputs: int, hidden: Sequence[int], outputs: int, activation: str, *,
 
 
 def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs)
+    layer = nn.Linear(inputs, outputs, dtype=torch.float32)  # as observations are, whatever the default dtype
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import asdict
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Literal, get_args
 
 from rollfleet.processes.worker_main import WorkerArguments, run
@@ -21,7 +22,7 @@ START_METHODS: tuple[StartMethod, ...] = get_args(StartMethod)
 
 _SPAWNED = """
 import json, os, sys
-given = json.loads(sys.argv[1])
+given = json.load(sys.stdin)
 sys.path[:], sys.argv[:] = given["path"], given["argv"]
 from rollfleet.processes.worker_main import WorkerArguments, run
 code = run(WorkerArguments(**given["arguments"]))
@@ -44,15 +45,18 @@ def start(method: StartMethod, arguments: WorkerArguments, workload: "Workload |
 
 class _Spawned:
     def __init__(self, arguments: WorkerArguments) -> None:
-        given = {"path": sys.path, "argv": sys.argv, "arguments": asdict(arguments)}
+        given = {"path": [*map(str, sys.path)], "argv": sys.argv, "arguments": asdict(arguments)}
         flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        self._process = subprocess.Popen(
-            [sys.executable, *flags, "-c", _SPAWNED, json.dumps(given)],
-            stdin=subprocess.DEVNULL,
-            pass_fds=arguments.descriptors(),
-            env={"OMP_NUM_THREADS": str(arguments.threads), **os.environ},
-            process_group=0,
-        )
+        with TemporaryFile("w+") as file:  # the system bounds the length of an argument
+            json.dump(given, file)
+            file.seek(0)
+            self._process = subprocess.Popen(
+                [sys.executable, *flags, "-c", _SPAWNED],
+                stdin=file,
+                pass_fds=arguments.descriptors(),
+                env={"OMP_NUM_THREADS": str(arguments.threads), **os.environ},
+                process_group=0,
+            )
 
     @property
     def pid(self) -> int:

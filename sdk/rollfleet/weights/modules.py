@@ -37,6 +37,14 @@ def sources_of(policy: Any) -> dict[Any, Any]:
     return {name: unwrapped(model) for name, model in found}
 
 
+def unprefixed(state: dict[str, Tensor], known: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the `state_dict` of a wrapped module by the names of the module inside, which are `known`."""
+    for prefix in ("module.", "_orig_mod.", "module."):
+        if known and not known.keys() & state.keys() and all(name.startswith(prefix) for name in state):
+            state = {name.removeprefix(prefix): value for name, value in state.items()}
+    return state
+
+
 def flags_of(policy: Any) -> Flags:
     """Return the `training` flags of a policy's modules; empty: it has no modules."""
     flags = {} if hasattr(policy, "flatten_keys") else {path: module.training for path, module in _modules(policy)}

@@ -145,11 +145,11 @@ CAUSES: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "broken_policy.py",
         "def make(observation_space, action_space):\n    return lambda seen: seen.nonsense\n",
         {"policy": {"entrypoint": "broken_policy:make"}},
-        r"(?s)the policy failed at its first call.*AttributeError: 'Tensor' object has no attribute 'nonsense'",
+        r"the policy failed at its first call, .*: .* has no attribute 'nonsense' \(.*broken_policy.py, line 2\)",
     ),
 }
-OWN_TRACEBACK = {"a first reset that fails", "a policy that never worked"}
-"""Errors of code that ran."""
+OWN_TRACEBACK = {"a first reset that fails"}
+"""Errors of code that ran before."""
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """Environments built from a job's `env`."""
 
+import errno
 import multiprocessing
+import os
 
 import gymnasium
 import numpy as np
@@ -43,6 +45,14 @@ NOT_CALLABLE = 3
 
 def fails() -> AnyEnv:
     raise RuntimeError("no licence")
+
+
+def is_daemonic() -> AnyEnv:
+    raise AssertionError("daemonic processes are not allowed to have children")  # as multiprocessing does
+
+
+def opens_too_much() -> AnyEnv:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def spawns() -> AnyEnv:
@@ -101,6 +111,8 @@ def test_a_native_entrypoint_gets_the_number_of_environments() -> None:
         ({"entrypoint": "gymnasium:nothing"}, "module 'gymnasium' has no 'nothing'"),
         ({"entrypoint": f"{__name__}:NOT_CALLABLE"}, "is a int; name a function or class"),
         ({"entrypoint": f"{__name__}:spawns"}, "could not be built.*If it starts a process, put the function"),
+        ({"entrypoint": f"{__name__}:is_daemonic"}, "daemonic .* Make it in a process that is not daemonic"),
+        ({"entrypoint": f"{__name__}:opens_too_much"}, "Too many open files. The system refuses it: compare `ulimit"),
         ({"entrypoint": f"{__name__}:fails"}, "could not be built.*RuntimeError: no licence"),
         ({"entrypoint": f"{__name__}:not_an_env"}, "returned a int; return a gymnasium.Env"),
         (

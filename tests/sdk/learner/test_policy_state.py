@@ -154,7 +154,7 @@ def test_a_wrapped_policy_acts_and_is_sent_as_the_module_inside(here: Collect, w
     torch.nn.init.constant_(other.weight, 2)
     collector = here("CartPole-v1", WRAPPERS[wrapper](policy), weights_interval=interval, **OPTIONS)
     assert (next(collector)["shown"] == 0).all()
-    for source in (other, WRAPPERS[wrapper](policy)):
+    for source in (other, WRAPPERS[wrapper](policy), WRAPPERS[wrapper](policy).state_dict()):
         torch.nn.init.constant_(policy.weight, 5)
         collector.update_policy_weights_(source)
         assert (next(collector)["shown"] == (2 if source is other else 5)).all()

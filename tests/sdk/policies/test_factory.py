@@ -48,6 +48,19 @@ def make_nothing(observation_space: object, action_space: object) -> None:
     return None
 
 
+@pytest.mark.parametrize("actions", [Discrete(2), FREE, TORQUES])
+def test_another_default_dtype_of_torch_changes_no_policy(actions: Any) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        policy = ActorCritic(SEEN, actions)
+        output = policy(torch.zeros(2, 3, dtype=torch.float32))
+        log_prob, _, value = policy.evaluate(torch.zeros(2, 3, dtype=torch.float32), output["action"])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    given = (output["action_log_prob"], output["state_value"], log_prob, value)
+    assert {each.dtype for each in given} == {torch.float32}
+
+
 def test_towers_are_separate_and_orthogonal_with_the_gains_of_ppo() -> None:
     policy = ActorCritic(SEEN, Discrete(4), hidden=[32, 16], activation="Relu")
     for tower, gain, outputs in ((policy.actor, 0.01, 4), (policy.critic, 1.0, 1)):

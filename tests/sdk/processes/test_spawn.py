@@ -49,3 +49,13 @@ def test_a_spawned_worker_imports_named_entrypoints(tmp_path: Path, monkeypatch:
             assert batch["observation"][0].flatten().tolist() == [3.0 + 8 * number + frame for frame in range(8)]
             assert (batch["action"] == 1).all()
     assert "locked_things" not in sys.modules  # the learner did not import it
+
+
+def test_a_spawned_worker_gets_paths_of_any_type_and_arguments_of_any_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "locked_things.py").write_text(CODE)
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
+    monkeypatch.setattr(sys, "argv", [*sys.argv, 200_000 * "x"])
+    with Collector("locked_things:Locked-v0", frames_per_batch=8, workers=1) as collector:
+        assert next(collector).shape == (1, 8)
