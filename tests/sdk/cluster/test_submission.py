@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from tests.faults.fleet import Proxy
 from tests.sdk.cluster.namespace import Namespace, condition
+from tests.waiting import wait_until
 
 from rollfleet import Cluster
 from rollfleet.cluster import submission
 from rollfleet.cluster.api import ClusterApi
-from rollfleet.cluster.job_address import JobAddress
 from rollfleet.cluster.sources import Sources
 from rollfleet.cluster.submission import Submission
 from rollfleet.errors import ClusterError, JobEnded
+from rollfleet.learner.on_cluster import start_on_cluster
 from rollfleet.testing import small_job
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.metadata import Metadata
@@ -87,14 +88,22 @@ def test_a_server_that_cannot_start_ends_the_connection_with_the_jobs_own_reason
     api: ClusterApi, namespace: Namespace, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     monkeypatch.setattr(submission, "PATIENCE_S", -1.0)
-    submitted = submit(api.namespace, progress=False)
     if refused == "the server's pod":
         data = {"url": base64.b64encode(f"nats://mine-nats.{api.namespace}.svc:4222".encode()).decode()}
         metadata = {"name": "mine-learner-nats", "namespace": api.namespace}
         api.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
-    namespace.report("mine", phase="Pending", conditions=[condition("Degraded", "QuotaExceeded", "pods are refused")])
+
+    def report() -> None:
+        wait_until(lambda: api.get(KIND, api.namespace, "mine") is not None)
+        found = condition("Degraded", "QuotaExceeded", "pods are refused")
+        namespace.report("mine", phase="Pending", conditions=[found])
+
+    operator = threading.Thread(target=report)
+    operator.start()
+    place = Cluster(namespace=api.namespace, progress=False, timeout_s=60)
     with pytest.raises(ClusterError, match=r"mine do not start: Pending \(QuotaExceeded\)"):
-        JobAddress(api, api.namespace, "mine", timeout_s=60, look=submitted.look)
+        start_on_cluster(job(), Sources(), place, device=None, no_cuda_sync=False)
+    operator.join()
 
 
 def test_a_failed_job_and_a_deleted_one_end_the_wait(api: ClusterApi, namespace: Namespace) -> None:
