@@ -45,10 +45,7 @@ class InstallationKey:
         return base64.urlsafe_b64encode(self._derived("password", *_of(job), user)).rstrip(b"=").decode()
 
     def authority(self, job: CollectorJob) -> bytes:
-        """Return the certificate of the authority of one job (PEM): its clients trust no other job's server.
-
-        `names.ROTATE` does not change it: clients that run read it once.
-        """
+        """Return the certificate of a job's own authority (PEM). `names.ROTATE` keeps it: clients read it once."""
         return self._authority(job.metadata.uid or "")
 
     @lru_cache(maxsize=1024)  # noqa: B019  # as below

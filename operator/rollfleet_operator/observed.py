@@ -111,10 +111,7 @@ class Observed:
 
     @property
     def public_host(self) -> str:
-        """The address of the server's load balancer; empty: it has none, or not yet.
-
-        Names inside of the cluster do not count: whoever writes a Service's status does not name the job's server.
-        """
+        """The address of the server's load balancer; empty: none yet, or a name inside of the cluster."""
         services = (child for which, child in self.children.items() if which.kind == "Service")
         balancers = [(each.get("status") or {}).get("loadBalancer") or {} for each in services]
         given = [each for balancer in balancers for each in balancer.get("ingress") or []]

@@ -21,12 +21,7 @@ OPERATORS: Final = "app.kubernetes.io/name=rollfleet,app.kubernetes.io/component
 
 
 def nats_server(job: str) -> str:
-    """Return the name of the Service of a job's NATS server, and of its Deployment: it begins with a letter.
-
-    Example:
-        >>> nats_server("cartpole"), nats_server("2024")
-        ('cartpole-nats', 'nats-2024')
-    """
+    """Return the name of the Service of a job's NATS server, and of its Deployment: it begins with a letter."""
     return f"nats-{job}" if job[0].isdigit() else f"{job}-nats"
 
 

@@ -57,10 +57,7 @@ def open_link(
 def open_through(
     api: ClusterApi, namespace: str, job: str, *, timeout_s: float, look: Callable[[], object] = lambda: None
 ) -> Link:
-    """Connect to a job of a cluster as its learner, with the rights of the client's user.
-
-    `look` is called again and again while its server starts. Errors: its own, and see `open_link`.
-    """
+    """Connect to a job of a cluster with its client's rights. Errors: see `open_link`. `look`: see `JobAddress`."""
     found = JobAddress(api, namespace, job, timeout_s=timeout_s, look=look)
     try:
         link = Link(found.address, role=Role.LEARNER, timeout_s=timeout_s)
