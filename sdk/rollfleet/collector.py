@@ -255,7 +255,7 @@ class Collector(BatchIterator):
         weight_scheme: "WeightScheme | None" = None,
         acknowledge: str = "auto",
     ) -> Self:
-        """Make a collector over an open transport. The collector closes it.
+        """Make a collector over an open transport. The collector closes it, and so does an error here.
 
         Args:
             transport: The learner's side of a transport.
@@ -270,12 +270,16 @@ class Collector(BatchIterator):
         Raises:
             JobInvalid: A value cannot be used. The message names the keyword.
         """
-        options = LearnerOptions(
-            postproc=postproc,
-            replay_buffer=replay_buffer,
-            weight_scheme=weight_scheme,
-            acknowledge=acknowledge,
-        )
         collector = cls.__new__(cls)
-        BatchIterator.__init__(collector, transport, job, policy, options)
+        try:
+            options = LearnerOptions(
+                postproc=postproc,
+                replay_buffer=replay_buffer,
+                weight_scheme=weight_scheme,
+                acknowledge=acknowledge,
+            )
+            BatchIterator.__init__(collector, transport, job, policy, options)
+        except BaseException:
+            transport.close()
+            raise
         return collector

@@ -185,3 +185,11 @@ class MessageTooLarge(WireError):
 
 class Timeout(RollfleetError, TimeoutError):
     """An event did not happen in time. The message names it."""
+
+
+def copied(error: BaseException) -> BaseException:
+    """Return a copy of a kept error, to raise it: raised itself, it would keep what its callers' frames refer to."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    copy.args, copy.__cause__ = error.args, error.__cause__
+    return copy.with_traceback(error.__traceback__)

@@ -38,6 +38,8 @@ def play(
     from rollfleet_api.documents import read_job
     from rollfleet_api.job import CollectorJob
 
+    if gif and gif.suffix.lower() != ".gif":
+        raise JobInvalid(f"--gif writes a GIF, and {gif.name} is the name of none: write {gif.stem}.gif")
     if job and (make_env or make_policy):
         raise JobInvalid("--env and --policy change the job of the checkpoint; write them into the file of --job")
     path, saved = read(policy)

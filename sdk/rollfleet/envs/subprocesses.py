@@ -24,6 +24,7 @@ from rollfleet.envs.serial import SerialVectorEnv, Step
 from rollfleet.envs.space_tree import Array, Space, SpaceTree, array_dtype, array_shape
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
 from rollfleet.system.child_processes import close_in_children, describe_exit
+from rollfleet.system.copies import refuse_copy
 from rollfleet.system.process_setup import seed_generators
 
 _STEP = b""  # the most frequent request; its answer without infos is empty, too
@@ -51,6 +52,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         info_keys: Keys of infos that are kept, from the next `reset` on: see `SerialVectorEnv`.
     """
 
+    __reduce__ = refuse_copy
     takes_seeds = True
 
     def __init__(self, makers: Sequence[Maker], processes: int, *, sample: Maker | None = None) -> None:

@@ -3,6 +3,7 @@
 import atexit
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
@@ -10,7 +11,7 @@ from typing import Any
 from weakref import WeakMethod
 
 from rollfleet.arguments import plain, shown
-from rollfleet.errors import JobInvalid, Timeout
+from rollfleet.errors import JobInvalid, Timeout, copied
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class BackgroundFill:
         """Raise the error that ended the thread, if any. Not `again`: unless it was raised before."""
         if self._error and (again or not self._raised):
             self._raised = True
-            raise self._error
+            raise copied(self._error)
 
     def stop(self, timeout_s: float | None = None) -> None:
         """Stop after the batch under way, and raise the error that ended the thread, if any.
@@ -142,13 +143,17 @@ class BackgroundFill:
                         fill()
                     except StopIteration:
                         return
-                    del fill
+                    finally:
+                        del fill
                 finally:
                     self._turn.release()
         except BaseException as error:  # raised at the learner's next call; it may only watch the buffer
+            traceback.clear_frames(error.__traceback__)  # they refer to the collector
             try:
                 if not self._stopping.is_set():
                     text = "start() has ended, and the collector's next call raises %s: %s"
                     log.warning(text, type(error).__name__, error)
             finally:
                 self._error = error
+        finally:
+            atexit.unregister(self.leave)

@@ -1,6 +1,5 @@
 """The learner's iterator over batches of a job, on any transport."""
 
-import weakref
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
@@ -21,13 +20,12 @@ from rollfleet.learner.tally import Tally
 from rollfleet.learner.workers import Membership
 from rollfleet.schemes import scheme_of
 from rollfleet.stats import Stats
+from rollfleet.system.copies import refuse_copy
 from rollfleet.transports.learner_side import Transport
 from rollfleet.weights.models import named_states, one_source
 from rollfleet_api.fields import MAX_COUNT
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import LearnerPhase
-
-FILL_S = 3.0  # at the end, for the batch on its way into a replay buffer
 
 
 class BatchIterator(IterableDataset[Any]):
@@ -41,17 +39,18 @@ class BatchIterator(IterableDataset[Any]):
         acts: Whether `policy` is the very object that collects, in this process.
     """
 
+    __reduce__ = refuse_copy
+
     def __init__(
         self, transport: Transport, job: CollectorJob, policy: Any, options: LearnerOptions, *, acts: bool = False
     ) -> None:
         self._transport = transport
-        self._close = weakref.finalize(self, transport.close)  # also if the iterator is dropped, or the program exits
+        self._calls = PublicCalls(self, transport, job.key)
         self._tally = Tally(frames=transport.resumed.frames, batches=transport.resumed.batches)
         scheme = options.weight_scheme or scheme_of(job.spec.weights)
         self._weights = Broadcaster(transport, policy, scheme=scheme, acts=acts)
         self._gatherer = Gatherer(transport, job, self._weights, self._tally, manual=options.acknowledge == MANUAL)
         self._director, self._membership = self._gatherer.director, Membership(transport)
-        self._calls = PublicCalls(job.key)
         self._buffer = options.replay_buffer
         self._next_batch = NextBatch(self._weights, self._gatherer, job.spec.collect, options)
 
@@ -380,11 +379,7 @@ class BatchIterator(IterableDataset[Any]):
     def detach(self, timeout_s: float | None = None) -> None:
         """Leave without completing the job: workers wait, and another learner may continue. Twice is harmless."""
         timeout_s = timeout_s if timeout_s is None else seconds(timeout_s, "timeout_s")
-        self._calls.ended = True
-        if self._calls.fill:
-            self._calls.fill.leave(FILL_S if timeout_s is None else timeout_s)
-        if self._close.detach():
-            self._transport.close(timeout_s=timeout_s)
+        self._calls.end(timeout_s)
 
     def __enter__(self) -> Self:
         """Return the collector."""

@@ -10,7 +10,7 @@ import torch
 from nats.aio.msg import Msg
 
 from rollfleet.data.batch import TRAJECTORY, to_batch
-from rollfleet.errors import MessageCorrupt, WireError
+from rollfleet.errors import MessageCorrupt, WireError, copied
 from rollfleet.nats.intake import Intake
 from rollfleet.nats.link import Link
 from rollfleet.transports.learner_side import Arrival
@@ -87,7 +87,7 @@ class BatchReceiver:
     def check(self) -> None:
         """Raise an error that happened in the background."""
         if self._fault:
-            raise self._fault
+            raise copied(self._fault)
 
     def take(self, identity: Identity) -> None:
         """Tell a batch's worker that the learner has taken it, so that it may continue."""

@@ -1,13 +1,19 @@
 """Pickled workloads, on their way to a process on this machine. Functions of the running script travel as code.
 
-The new process does not run the script again. So a script may make its collector at top level, with or without
-`if __name__ == "__main__"`. Other effects of the script are missing there, except that environments are registered.
+A script may make its collector at top level. The new process then does not run the script, and effects of its top level
+are missing there, except that environments are registered. Below `if __name__ == "__main__":`, the new process first
+runs the top level without that block, as those of multiprocessing do.
 """
 
+import ast
 import pickle
+import sys
+import threading
+from collections.abc import Callable
 from io import BytesIO
-from multiprocessing import current_process
-from typing import TYPE_CHECKING
+from multiprocessing import current_process, spawn
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import cloudpickle  # type: ignore[import-untyped]
 import gymnasium
@@ -16,6 +22,9 @@ from rollfleet.errors import JobInvalid
 
 if TYPE_CHECKING:
     from rollfleet.transports.workload import Workload
+
+before_scripts: Final[list[Callable[[], object]]] = []
+"""What a new process calls before it runs a script's top level."""
 
 
 def pickle_workload(workload: "Workload") -> bytes:
@@ -26,7 +35,8 @@ def pickle_workload(workload: "Workload") -> bytes:
     """
     registered = {name: spec for name, spec in gymnasium.registry.items() if not _is_gymnasiums(spec)}
     try:
-        return pickle.dumps(bytes(current_process().authkey)) + bytes(cloudpickle.dumps((registered, workload)))
+        head = (bytes(current_process().authkey), before_scripts if (script := _script()) else [], script)
+        return pickle.dumps(head) + bytes(cloudpickle.dumps((registered, workload)))
     except Exception as error:  # `__reduce__` and `__getstate__` may raise any error
         raise JobInvalid(
             f"the environments or the policy cannot be sent to another process: {error!r}; pass a function that makes "
@@ -42,16 +52,35 @@ def unpickle_workload(data: memoryview) -> "Workload":
     """
     try:
         stream = BytesIO(data)
-        current_process().authkey = pickle.load(stream)  # proxies of a multiprocessing.Manager need it as they load
+        # Proxies of a multiprocessing.Manager need the key as they load.
+        current_process().authkey, before, script = pickle.load(stream)
+        for call in before:
+            call()
+        spawn.prepare(script)
         registered, workload = pickle.load(stream)
     except Exception as error:
         raise JobInvalid(
-            f"a worker could not load the environments or the policy: {error!r}; put the code that they need into a "
-            'module that the worker can import, or choose start_method="fork"'
+            f"a worker could not run the script's top level, or load the environments or the policy: {error!r}; put "
+            'the code that they need into a module that the worker can import, or choose start_method="fork"'
         ) from error
-    for name, spec in registered.items():
-        gymnasium.registry.setdefault(name, spec)
+    gymnasium.registry.update(registered)
     return workload  # type: ignore[no-any-return]
+
+
+def _script() -> dict[str, str]:
+    """Return the running script, as `spawn.prepare` takes it, if the main thread is below its main guard; else {}."""
+    main, frame = sys.modules["__main__"], sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame and (frame.f_globals is not vars(main) or frame.f_code.co_name != "<module>"):
+        frame = frame.f_back
+    try:
+        statements = ast.parse(Path(main.__file__ or "").read_bytes()).body if frame else []
+    except (AttributeError, OSError, SyntaxError, ValueError):  # a notebook, or a file that has changed
+        return {}
+    line = frame.f_lineno if frame else 0
+    now = [each for each in statements if each.lineno <= line]  # the last of them is under way
+    guarded = now and isinstance(now[-1], ast.If) and "__main__" in ast.unparse(now[-1].test)
+    found = spawn.get_preparation_data("") if guarded else {}
+    return {name: value for name, value in found.items() if name.startswith("init_main")}
 
 
 def _is_gymnasiums(spec: gymnasium.envs.registration.EnvSpec) -> bool:

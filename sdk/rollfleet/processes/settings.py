@@ -26,7 +26,8 @@ class Processes:
         rollfleet.errors.JobInvalid: start_method is one of 'spawn', 'fork', not 'thread'
 
     Attributes:
-        start_method: "spawn", or "fork".
+        start_method: "spawn": a new interpreter, which first runs a script's top level if the collector stands below
+            `if __name__ == "__main__":`. "fork": a copy of this process.
         quiet: Hide the workers' Python warnings.
         max_restarts_per_worker: Restarts of one worker before the collector raises its error. None: 0, in pods 10.
         close_timeout_s: Seconds that workers have at the end to close their environments, before they are killed.

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from rollfleet.data.batch import to_batch
-from rollfleet.errors import WireError
+from rollfleet.errors import WireError, copied
 from rollfleet.processes.launch import StartMethod
 from rollfleet.processes.messages import BatchReady
 from rollfleet.processes.supervisor import Supervisor
@@ -135,7 +135,7 @@ class ProcessesTransport(Transport):
                 if arrival:
                     return arrival
             if supervisor.fault:
-                raise supervisor.fault
+                raise copied(supervisor.fault)
             left_s = until - time.monotonic()
             if left_s <= 0:
                 self._warn_about_long_steps()
@@ -192,7 +192,7 @@ class ProcessesTransport(Transport):
     def _check(self) -> None:
         self._supervisor.listen(0)
         if self._supervisor.fault:
-            raise self._supervisor.fault
+            raise copied(self._supervisor.fault)
 
     def _warn_about_long_steps(self) -> None:
         """Log the long step of each worker, once until the step ends."""

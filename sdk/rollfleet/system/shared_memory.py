@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollfleet.errors import MessageCorrupt
+from rollfleet.system.copies import refuse_copy
 
 GRANULARITY = mmap.ALLOCATIONGRANULARITY
 """Bytes. Regions begin and end at multiples of it."""
@@ -27,6 +28,8 @@ class SharedMemory:
     Args:
         descriptor: The file's descriptor; closed with the shared memory.
     """
+
+    __reduce__ = refuse_copy
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

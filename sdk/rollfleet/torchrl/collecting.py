@@ -23,8 +23,11 @@ from rollfleet.data.whole_trajectories import WholeTrajectories
 from rollfleet.envs.torchrl_env import STAYS_OPEN
 from rollfleet.errors import EnvironmentInvalid, WorkerFailed
 from rollfleet.learner.background_fill import BackgroundFill
+from rollfleet.system.copies import refuse_copy
 from rollfleet.torchrl.arguments import PLACE, native
 from rollfleet.torchrl.batches import BatchShape, without_marks
+
+_FIXED = ("exploration_type", "init_random_frames", "reset_at_each_iter")
 
 
 class FleetCollector(BaseCollector):  # type: ignore[misc]
@@ -35,6 +38,7 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
     the private `_frames` and `_iter`.
     """
 
+    __reduce__ = refuse_copy
     __signature__: ClassVar[Signature]
     policy: Any
     requested_frames_per_batch: int
@@ -77,6 +81,16 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
         self._check(given)
         self._native, self._shape = self._open(given)
         self.closed = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute: not one that workers have read.
+
+        Raises:
+            AttributeError: It is, and the value is another.
+        """
+        if name in _FIXED and not vars(self).get("closed", True) and value != getattr(self, name):
+            raise AttributeError(f"`{name}` stays as it was when the collector was made; make a new one for {value}")
+        super().__setattr__(name, value)
 
     def _given(self, arguments: dict[str, Any]) -> dict[str, Any]:
         return arguments

@@ -10,6 +10,7 @@ import torchrl.collectors.distributed
 
 import rollfleet.torchrl as ours
 from rollfleet.cluster.settings import Cluster
+from rollfleet.processes.pickled_workload import before_scripts
 from rollfleet.torchrl.arguments import elsewhere
 
 
@@ -55,6 +56,7 @@ def main() -> None:
     if written := {name: options[name] for name in Cluster.__dataclass_fields__ if name in options}:
         elsewhere["cluster"] = Cluster(**written)
     install()
+    before_scripts.append(install)
     sys.argv = [options["program"], *options["args"]]
     sys.path.insert(0, str(Path(options["program"]).resolve().parent))
     runpy.run_path(options["program"], run_name="__main__")

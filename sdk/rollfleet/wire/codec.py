@@ -214,9 +214,8 @@ def decode(
     """Decode one message in place.
 
     Args:
-        buffer: Exactly one message, writable. The tensors are views that keep it alive: they own it from now on, and
-            the caller must not write to it. (One that does not begin at a multiple of 16 is copied; see
-            `empty_buffer`.)
+        buffer: Exactly one message, writable; the caller must not write to it from now on. A tensor of half of it or
+            more is a view that keeps it alive. (If it does not begin at a multiple of 16, it is copied.)
         checksum: Check the checksum.
         allocate: Returns the memory of a compressed tensor.
 
@@ -240,20 +239,21 @@ def decode(
     meta = meta_of(raw.data)
 
     if raw.__array_interface__["data"][0] % 16:  # loading misaligned elements is undefined behaviour in C++
-        aligned = empty_buffer(raw.nbytes)
-        aligned[:] = raw
-        raw = aligned
+        raw, given = empty_buffer(raw.nbytes), raw
+        raw[:] = given
     tensors: dict[Key, torch.Tensor] = {}
     for slot, (offset, nbytes) in zip(slots, places, strict=True):
         data = raw[start + offset : start + offset + nbytes]
         if slot.encoding != "raw":
             packed, data = data, allocate(slot.nbytes)
             decompress(packed, slot.encoding, data)
+        elif 2 * nbytes < raw.nbytes:  # who keeps the rewards of a batch does not keep its images
+            part, data = data, empty_buffer(nbytes)
+            data[:] = part
         # A bool other than 0 or 1 is undefined behaviour in C++. Checking costs less than rewriting.
         if slot.dtype is torch.bool and slot.nbytes and data.max() > 1:
             raise MessageCorrupt(f"bool tensor {slot.key} has bytes other than 0 and 1")
-        array: npt.NDArray[np.generic] = np.ndarray(slot.shape, slot.stored, data)
-        tensor = torch.from_numpy(array)
+        tensor = torch.from_numpy(np.ndarray(slot.shape, slot.stored, data))
         tensors[slot.key] = tensor.view(torch.bfloat16) if slot.dtype is torch.bfloat16 else tensor
     return meta, tensors
 

@@ -16,7 +16,7 @@ from tests.job_server import always
 
 import rollfleet
 from rollfleet.cli.play import play
-from rollfleet.errors import RollfleetError
+from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.processes.inline import InlineTransport
 from rollfleet.transports.workload import Workload
 from rollfleet_api.documents import read_job
@@ -71,6 +71,11 @@ def played(policy: Path, **options: Any) -> None:
     play(
         policy, **{"job": None, "make_env": None, "make_policy": None, "episodes": 2, "gif": None, "seed": 0} | options
     )
+
+
+def test_a_film_that_is_no_gif_is_refused(trained: Path) -> None:
+    with pytest.raises(JobInvalid, match=r"--gif writes a GIF.*write film\.gif"):
+        played(trained, gif=trained.with_name("film.mp4"))
 
 
 def test_episodes_of_the_most_likely_actions_are_shown(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

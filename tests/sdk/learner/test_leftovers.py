@@ -6,17 +6,20 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from tests.job_server import Server
+import torch
+from tests.job_server import Connect, Server, actor_critic
 from tests.running import running
 from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet import Collector, ReplayBuffer
+from rollfleet.errors import JobEnded, WeightMismatch
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 
@@ -110,6 +113,31 @@ def test_a_dropped_collector_over_nats_closes_its_connection_and_ends_its_thread
         buffer.sample(1)  # from now on, the limited fill waits
     assert any(isinstance(each, int) for each in held_for(server) - before)
     collector = None
+    wait_until(lambda: held_for(server) <= before)
+
+
+def test_a_fork_of_a_learner_over_nats_neither_waits_nor_ends_the_job(server: Server, connect: Connect) -> None:
+    server.start_workers()
+    collector = connect(actor_critic())
+    next(collector)
+    if (child := os.fork()) == 0:
+        began = time.monotonic()
+        try:
+            with suppress(JobEnded), collector:
+                next(collector)
+            collector.shutdown()
+            collector._calls._close()  # as the end of the program does
+        finally:
+            os._exit(int(time.monotonic() - began > 2.0))
+    assert os.waitpid(child, 0)[1] == 0
+    next(collector)
+
+
+def test_a_learner_that_cannot_be_made_closes_its_connection_and_ends_its_threads(server: Server) -> None:
+    server.provision(policy={"random": {}})
+    before = held_for(server)
+    with pytest.raises(WeightMismatch):
+        rollfleet.connect(server.subjects.key, {"weight": torch.eye(2).to_sparse()}, address=server.url(Role.LEARNER))
     wait_until(lambda: held_for(server) <= before)
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -14,14 +15,16 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from tests.held import held
 from tests.job_server import actor_critic
 from tests.running import alive
 from tests.sdk.given_keywords import grouped
 from tests.waiting import wait_until
+from torch import nn
 
 from rollfleet import Collector, Processes, ReplayBuffer
-from rollfleet.errors import JobEnded
+from rollfleet.errors import JobEnded, WorkerFailed
 from rollfleet.testing import CountingEnv
 from rollfleet_api.messages import WorkerState
 
@@ -35,6 +38,17 @@ class Stuck(CountingEnv):
         while self._steps:
             signal.pause()
         return super().step(action)
+
+
+class AlwaysLeft(nn.Module):
+    """Has weights, and always takes action 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(observation), dtype=torch.int64)
 
 
 class Closes(CountingEnv):
@@ -96,6 +110,27 @@ def test_garbage_collected_collector_leaves_nothing_behind() -> None:
     next(frames)
     frames = None
     assert held() <= before
+
+
+@pytest.mark.parametrize("use", [next, lambda frames: wait_until(lambda: frames.start() or frames.frames < 0)])
+def test_a_collector_whose_error_was_caught_leaves_nothing_behind(use: Callable[[Collector], object]) -> None:
+    buffer, before = ReplayBuffer(1000), held()
+    frames: Collector | None = Collector(
+        CountingEnv,
+        policy := AlwaysLeft(),
+        env_kwargs={"breaks_at": 3},
+        frames_per_batch=16,
+        workers=1,
+        replay_buffer=buffer,
+        processes=Processes(start_method="fork"),
+    )
+    assert frames is not None
+    for _ in range(2):
+        with pytest.raises(WorkerFailed):
+            use(frames)
+    dropped, frames, policy = weakref.ref(policy), None, None
+    assert held() <= before
+    assert dropped() is None
 
 
 def test_killed_and_restarted_workers_leave_nothing_behind(started: Callable[[], list[psutil.Process]]) -> None:

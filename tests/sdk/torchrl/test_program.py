@@ -36,6 +36,24 @@ collector = Collector(make, policy, frames_per_batch=20, total_frames=40)
 print(type(collector).__module__.partition(".")[0], [tuple(batch.shape) for batch in collector])
 collector.shutdown()
 """
+OLDER = """
+import torch
+from torchrl.collectors import MultiSyncDataCollector
+from torchrl.envs import GymEnv
+
+torch.set_default_dtype(torch.float64)
+
+
+class Pendulum(GymEnv):
+    def dtype_here(self):
+        return str(torch.get_default_dtype())
+
+
+if __name__ == "__main__":
+    collector = MultiSyncDataCollector([lambda: Pendulum("Pendulum-v1")], frames_per_batch=20, total_frames=20)
+    print(collector.map_fn("env.dtype_here"))
+    collector.shutdown()
+"""
 BESIDE = """
 from torchrl.envs import GymEnv
 
@@ -50,6 +68,11 @@ def make_env(name):
 )
 def test_a_program_runs_unchanged(options: list[str], shape: tuple[int, ...], tmp_path: Path) -> None:
     assert printed(PROGRAM, options, tmp_path) == f"rollfleet {[shape] * 2}"
+
+
+@pytest.mark.slow
+def test_workers_run_the_top_level_of_a_program_that_imports_an_older_name(tmp_path: Path) -> None:
+    assert printed(OLDER, [], tmp_path) == "['torch.float64']"
 
 
 @pytest.mark.slow

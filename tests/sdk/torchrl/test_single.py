@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
-from tests.sdk.torchrl.programs import constant, linear, pendulum, two_pendulums
+from tests.sdk.torchrl.programs import constant, linear, pendulum, running, two_pendulums
 from torchrl.data import LazyTensorStorage, ReplayBuffer
 from torchrl.envs import GymEnv, InitTracker, TransformedEnv
 from torchrl.envs.utils import ExplorationType
@@ -278,3 +278,14 @@ def test_an_unavailable_argument_is_an_error_with_its_name(keywords: dict[str, A
 def test_none_and_false_of_unavailable_arguments_are_accepted() -> None:
     keywords = {"cudagraph_policy": False, "compile_policy": None, "interruptor": None, "use_buffers": True}
     assert len(batches(Collector, pendulum, trust_policy=True, return_same_td=False, **keywords)) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("exploration_type", ExplorationType.MEAN), ("init_random_frames", 5), ("reset_at_each_iter", True)],
+)
+def test_an_attribute_that_would_have_no_effect_cannot_be_set(name: str, value: Any) -> None:
+    with running(Collector(pendulum, linear(), frames_per_batch=5, total_frames=10)) as collector:
+        with pytest.raises(AttributeError, match=f"`{name}` stays as it was"):
+            setattr(collector, name, value)
+        setattr(collector, name, getattr(collector, name))

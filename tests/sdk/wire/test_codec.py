@@ -2,6 +2,7 @@
 
 import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -103,6 +104,20 @@ def test_decoded_tensors_are_views_that_keep_the_buffer_alive() -> None:
     bytearray(b"\xff" * 9000)
     got[("a",)] += 1
     assert torch.equal(got[("a",)], torch.arange(1, 1001))
+
+
+def test_a_small_tensor_does_not_keep_the_buffer_alive() -> None:
+    encoded = encode(b"", {("image",): torch.zeros(10_000), ("reward",): torch.arange(10)})
+    buffer = empty_buffer(encoded.nbytes)
+    buffer[:] = joined(encoded)
+    alive = weakref.ref(buffer.base)
+    _, got = decode(buffer)
+    reward = got.pop(("reward",))
+    del buffer
+    assert alive() is not None
+    del got
+    assert alive() is None
+    assert reward.tolist() == [*range(10)]
 
 
 def test_tensors_in_an_aligned_buffer_are_aligned() -> None:
