@@ -26,7 +26,7 @@ class ConvolutionalActorCritic(nn.Module):
                 nn.init.orthogonal_(layer.weight, 2**0.5)
         nn.init.orthogonal_(self.actor.weight, 0.01)  # all actions are about equally likely at first
         # Convolutions on a CPU take half the time.
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.to(memory_format=torch.channels_last)
 
     def forward(self, observation: Tensor) -> dict[str, Tensor]:
         """Act on observations uint8 [envs, images, height, width]."""

@@ -1,9 +1,13 @@
 """Rollfleet's batches in TorchRL's replay buffers, samplers and transforms."""
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
+from tests.pages import blocks
 from torchrl import data
 from torchrl.data.postprocs import MultiStep
 
@@ -117,3 +121,25 @@ def test_torchrls_prioritised_buffer_samples_what_has_priority() -> None:
     sample["td_error"] = torch.where(sample["index"] == sample["index"][0], 1e6, 1e-6)
     frames.update_tensordict_priority(sample)
     assert torch.equal(frames.sample()["observation"], sample["observation"][:1].expand(64, -1))
+
+
+def test_n_step_frames_of_the_dqn_example_end_where_their_steps_end(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(repository / "examples/dqn"))
+    n_step = runpy.run_path(str(repository / "examples/dqn/learner.py"))["n_step"]
+    seen, one = torch.arange(7.0)[None, :, None], torch.ones(1, 6, 1)
+    ends = torch.tensor([False, False, True, False, False, False])[None, :, None]
+    following = {"observation": seen[:, 1:], "reward": one, "done": ends, "terminated": ends}
+    found = n_step(TensorDict({"observation": seen[:, :-1], "action": one, "next": following}, [1, 6]))
+    assert found["next", "observation"].flatten().tolist() == [3, 3, 3, 6, 6, 6]
+    assert found["next", "terminated"].flatten().tolist() == [True] * 3 + [False] * 3
+    torch.testing.assert_close(found["next", "reward"].flatten()[:3], torch.tensor([2.9701, 1.99, 1.0]))
+    torch.testing.assert_close(found["gamma"].flatten()[:3], torch.tensor([0.99**3, 0.99**2, 0.99]))
+
+
+def test_the_program_of_the_page_about_off_policy_learning_runs(repository: Path) -> None:
+    (program,) = blocks((repository / "docs/off-policy.md").read_text(), "python")
+    names: dict[str, Any] = {}
+    exec(program, names)  # the repository's own page
+    assert names["replay"].write_count == 1280

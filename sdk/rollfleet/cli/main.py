@@ -124,6 +124,7 @@ class Starter(StrEnum):
     PPO = "ppo"
     CUSTOM_ENV = "custom-env"
     SAC = "sac"
+    DQN = "dqn"
     ATARI = "atari"
 
 
@@ -134,7 +135,8 @@ def init(
         Starter,
         typer.Option(
             help="`ppo`: CartPole. `custom-env`: an environment and a policy in files of your own. `sac`: Pendulum, "
-            "with a replay buffer. `atari`: Pong, from images."
+            "with a replay buffer. `dqn`: CartPole, with a prioritised buffer of TorchRL (`pip install torchrl`). "
+            "`atari`: Pong, from images."
         ),
     ] = Starter.PPO,
 ) -> None:

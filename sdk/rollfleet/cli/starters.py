@@ -18,6 +18,7 @@ STARTERS: Final = {
         "cartpole/learner.py",
     ],
     "sac": [f"pendulum/{name}" for name in (*_EVERY, "pendulum_policy.py")],
+    "dqn": [f"dqn/{name}" for name in (*_EVERY, "dqn_policy.py")],
     "atari": [f"atari/{name}" for name in (*_EVERY, "atari_policy.py")],
 }
 """The files of each starter, in the folder of examples."""

@@ -21,7 +21,7 @@ from rollfleet import ActorCritic, Collector
 from rollfleet.cli.main import app
 from rollfleet.data.batch import pad
 
-EXAMPLES = ["atari", "cartpole", "corridor", "evaluation", "halfcheetah", "pendulum", "spot"]
+EXAMPLES = ["atari", "cartpole", "corridor", "dqn", "evaluation", "halfcheetah", "pendulum", "spot"]
 WITH_CARTPOLES_LEARNER = ("corridor", "spot")
 MAX_LINES = 200
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -111,6 +111,16 @@ def test_pendulum_learns_from_a_replay_buffer_that_workers_fill(repository: Path
     program.wait_for(r"not solved in 4,096 frames")
     assert program.wait() == 1
     assert int(rows(workplace.folder)[-1]["version"]) > 32
+    assert_plays(workplace)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_dqn_learns_from_a_prioritised_buffer_of_n_step_frames(repository: Path, workplace: Workplace) -> None:
+    program = shortened(repository, workplace, "dqn", frames=2048)
+    assert program.wait(timeout_s=240) == 0, program.output
+    assert "without exploration: mean return" in program.output
+    assert (workplace.folder / "out" / "best.pt").exists()
     assert_plays(workplace)
 
 

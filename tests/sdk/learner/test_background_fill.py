@@ -193,6 +193,7 @@ def test_half_a_frame_for_each_sample_is_two_samples_a_frame() -> None:
         assert not ratio.lacks()
         buffer.sample(4)
         assert ratio.lacks()
+    wrong: Any
     for wrong in (0, -1, "4", True, float("nan")):
         with pytest.raises(JobInvalid, match="frames_per_sample: expected a number above 0, such as 4"):
             SampleRatio(buffer, wrong)
