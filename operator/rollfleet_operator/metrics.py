@@ -22,6 +22,7 @@ _OF_JOBS: Final = (
     ("episodes", "Episodes that have ended since the learner connected", ("episodes",)),
     ("evaluation_mean_return", "Mean return of the newest evaluation", ("evaluation", "meanReturn")),
     ("evaluation_version", "The version of the newest evaluation", ("evaluation", "version")),
+    ("non_finite", "Frames with NaN or infinity, and versions of the weights with NaN", ("nonFinite",)),
     ("lag", "Versions between the newest one and that of the learner's last batch", ("lag",)),
     ("learner_waited_seconds", "Seconds that the learner's loop has waited for data", ("waits", "learnerSeconds")),
     (

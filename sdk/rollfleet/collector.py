@@ -82,6 +82,7 @@ class Collector(BatchIterator):
         step_count: bool = False,
         is_init: bool = False,
         info_keys: Sequence[str] = (),
+        non_finite: str = "warn",
         cat_results: str = "envs",
         postproc: "Callable[[TensorDict], Any] | None" = None,
         replay_buffer: Extends | None = None,
@@ -142,6 +143,9 @@ class Collector(BatchIterator):
             is_init: Put `is_init` into the batch: whether a frame is the first of its episode.
             info_keys: Keys of the environments' infos to put into the batch: `("next", "info", key)`, float64, NaN
                 where an environment did not report it. `"episode.r"` is a value of a nested dict.
+            non_finite: The answer to NaN and infinity in observations, rewards and actions, to observations a million
+                times outside of their space, and to NaN in weights: "warn" at the first one and count all frames with
+                one (`Stats.non_finite`), raise an "error", or "ignore" them.
             cat_results: How workers' fragments are joined in mode sync: along "envs", along "time", or as a "stack"
                 `[workers, num_envs, T]`.
             postproc: A function of each batch. The iterator yields its result, which is not None.

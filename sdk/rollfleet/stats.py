@@ -31,6 +31,7 @@ class Stats:
         stale: Batches dropped because their version or round was too old.
         interrupted: Batches dropped because an exception, such as Ctrl-C, ended their iteration.
         corrupt: Batches dropped because they could not be read.
+        non_finite: Frames of yielded batches with NaN or infinity, and versions of the weights with NaN.
         waited_s: Seconds that this learner has waited for batches.
         waited_for_space_s: Seconds that the workers, in their present incarnations, have waited for space for batches.
         waited_for_weights_s: Seconds that they have waited for weights, more than `weights.maxLag` versions behind.
@@ -46,6 +47,7 @@ class Stats:
     stale: int
     interrupted: int
     corrupt: int
+    non_finite: int
     waited_s: float
     waited_for_space_s: float
     waited_for_weights_s: float

@@ -26,6 +26,14 @@ class Exploration(StrEnum):
     DETERMINISTIC = "Deterministic"
 
 
+class NonFinite(StrEnum):
+    """The answer to a value that no policy can be trained on."""
+
+    WARN = "Warn"
+    ERROR = "Error"
+    IGNORE = "Ignore"
+
+
 class CatResults(StrEnum):
     """The way in which the workers' fragments of a `Sync` batch are joined."""
 
@@ -157,6 +165,13 @@ class CollectSpec(Model):
         description="Keys of the environments' infos to put into the batch, under `next`, `info`: numbers or arrays of "
         "numbers, as float64. NaN: not reported in that step.",
         examples=[["success", "lives"]],
+    )
+    non_finite: NonFinite = Field(
+        default=NonFinite.WARN,
+        strict=False,
+        description="The answer to NaN and infinity in observations, rewards and actions, to observations a million "
+        "times outside of their space, and to NaN in weights. `Warn`: report the first one, and count all frames with "
+        "one. `Error`: end the run at the first one. `Ignore`: look for none.",
     )
     init_fn: Entrypoint | None = Field(
         default=None,

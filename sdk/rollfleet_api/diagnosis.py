@@ -35,6 +35,7 @@ ADVICE: Final = {
     "NatsUnavailable": "Check that NATS runs and the operator reaches it. Workers continue as soon as it is back.",
     "NodeLost": "Repair the node. If it is gone for good: `kubectl delete node NODE`, and its pods are replaced.",
     "OperatorError": "This is a defect of the operator: report it to the maintainers of Rollfleet, with its log.",
+    "NonFinite": "See the first one in the logs of workers and learner: `rollfleet logs {job}`, and with `--learner`.",
     "Pending": "See `kubectl describe pods` for the cause, then change the spec: each change tries again.",
     "PodSecurityViolation": "Remove what the namespace forbids from `spec.template`, or use another namespace.",
     "PodsRefused": "A webhook of the cluster refuses it; the message names it and its reason.",
@@ -91,7 +92,14 @@ class Diagnosis(View):
 
 
 def diagnose(job: JobView, events: Sequence[EventView] = ()) -> Diagnosis:
-    """Diagnose a job."""
+    """Diagnose a job. NaN and infinity matter where nothing else is wrong, also at its end."""
+    found = _diagnose(job, events)
+    if not job.status.non_finite or found.is_problem:
+        return found
+    return _explained(job, found.state, "NonFinite", "frames, or the weights, had NaN or infinity", is_problem=True)
+
+
+def _diagnose(job: JobView, events: Sequence[EventView]) -> Diagnosis:
     state = str(job.status.phase or "Unknown")
     if job.metadata.deletion_timestamp:
         return Diagnosis(state="Deleting", message="waiting for the deletion of its pods and Secrets")

@@ -170,12 +170,14 @@ class BatchMeta:
         round: Its round (0 in async mode).
         version: Version of the weights in every frame; see `versions`.
         frames: Number of frames.
+        non_finite: Frames with NaN or infinity; see `non_finite` of `CollectSpec`.
     """
 
     session: Count
     round: Count
     version: Count
     frames: Count
+    non_finite: Count = 0
 
 
 @_message
@@ -327,6 +329,7 @@ class LearnerStatus:
         mean_return: Mean return of the last 100 episodes; None: no episode has ended yet.
         episodes: Episodes of this session that have ended.
         lag: Versions between the newest one and that of the last batch.
+        non_finite: Frames of this session with NaN or infinity, and versions of the weights with NaN.
         waited_s: Seconds of this session that its loop has waited for data.
         evaluation: The evaluation of the newest version that has one; None: none yet.
         time_s: The sender's clock: seconds since the epoch.
@@ -341,6 +344,7 @@ class LearnerStatus:
     mean_return: float | None = None
     lag: Count = 0
     episodes: Count = 0
+    non_finite: Count = 0
     waited_s: Amount = 0.0
     evaluation: Evaluation | None = None
     time_s: Amount = 0.0

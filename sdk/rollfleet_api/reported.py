@@ -16,6 +16,7 @@ def reported(learner: LearnerStatus | None, workers: Iterable[WorkerStatus]) -> 
         "mean_return": _rounded(learner.mean_return),
         "episodes": learner.episodes,
         "evaluation": _evaluation(learner.evaluation),
+        "non_finite": learner.non_finite,
         "lag": learner.lag,
         "waits": _waits(learner, list(workers)),
         "published_version": learner.version or None,

@@ -29,6 +29,7 @@ ADVICE: Final = {
     "LearnerCrashed": "See the learner's log under Workers. The learner restarts by itself.",
     "LearnerFailed": "See the learner's log under Workers, fix it, and start the run again.",
     "NatsUnavailable": "Wait: nats-server restarts by itself, and the workers continue.",
+    "NonFinite": "See the first one in the output of the run: `collect.nonFinite: Error` ends it there.",
     "TooManyRestarts": "See the worker's log under Workers, fix it, and start the run again.",
     "WaitingForLearner": "If this lasts, see the learner's log under Workers.",
     "WaitingForWeights": "Let the learner send weights: `collector.update_policy_weights_()`, or `weights.interval`.",

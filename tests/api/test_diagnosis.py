@@ -63,6 +63,14 @@ def test_a_wait_needs_advice_only_while_no_frames_come() -> None:
     assert not diagnose(job(conditions=waiting, framesPerSecond=10.0)).advice
 
 
+def test_nan_is_the_reason_where_nothing_else_is_wrong_also_of_a_complete_job() -> None:
+    complete, failed = condition("Complete", reason="LearnerDone"), condition("Failed", reason="WorkerFailed")
+    for conditions in ([complete], [condition("Ready"), condition("Progressing", reason="Collecting")]):
+        found = diagnose(job(conditions=conditions, nonFinite=3))
+        assert (found.reason, found.is_problem) == ("NonFinite", True)
+    assert diagnose(job(conditions=[failed], nonFinite=3)).reason == "WorkerFailed"
+
+
 def test_a_change_that_no_operator_has_processed_is_reported() -> None:
     assert "generation 3, processed: 1" in stale(job(generation=3))
     assert stale(job()) == ""

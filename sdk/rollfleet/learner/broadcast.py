@@ -8,12 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from rollfleet.errors import NoWeights, WeightMismatch
+from rollfleet.errors import NoWeights, PolicyInvalid, WeightMismatch
 from rollfleet.schemes import Layout, WeightScheme
 from rollfleet.transports.learner_side import Transport
 from rollfleet.weights.layout import State, WeightLayout
-from rollfleet.weights.models import models_of
+from rollfleet.weights.models import models_of, nan_in
 from rollfleet.weights.modules import complete, flags_of, unprefixed
+from rollfleet_api.collection import NonFinite
 from rollfleet_api.messages import Flags
 from rollfleet_api.versions import count_of, version_of
 
@@ -28,10 +29,12 @@ class Broadcaster:
     Args:
         transport: The learner's side of a transport.
         policy: The policy that is sent by default; None: no policy.
+        on_nan: The answer to NaN in weights.
         scheme: Which weights travel, and in which form.
         acts: Whether `policy` is the very object that collects: other weights are loaded into it, and none are sent.
 
     Attributes:
+        non_finite: The number of versions that had NaN.
         version: The count of the newest version that was sent; 0: none yet.
         has_policy: Whether there is a policy with weights.
         lock: Held while versions are numbered and control is sent: a background fill does so on its own thread.
@@ -40,8 +43,17 @@ class Broadcaster:
         WeightMismatch: `policy` has weights in a form that cannot be sent.
     """
 
-    def __init__(self, transport: Transport, policy: Any, *, scheme: WeightScheme, acts: bool = False) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        policy: Any,
+        on_nan: NonFinite,
+        *,
+        scheme: WeightScheme,
+        acts: bool = False,
+    ) -> None:
         self._transport, self._policy, self._scheme, self._acts = transport, policy, scheme, acts
+        self._on_nan, self.non_finite = on_nan, 0
         self._leads, resumed = transport.rank.leads, transport.resumed
         self._layout: Layout | None = None
         self._last: Tensor | None = None  # the bytes sent last; of a policy of several models
@@ -147,7 +159,12 @@ class Broadcaster:
     def _send(self, models: Mapping[str, State] | None, workers: Collection[int] | None) -> int:
         version = version_of(self._session, self.version + 1)
         if not self._acts:
-            self._hand_over(version, self._whole(models), None if workers is None else frozenset(workers))
+            models = self._whole(models)
+        if self._on_nan is not NonFinite.IGNORE:
+            acting = {"policy": dict(self._policy.named_parameters())} if self._acts and models is None else {}
+            self._check(models or acting)
+        if not self._acts and models is not None:
+            self._hand_over(version, models, None if workers is None else frozenset(workers))
         elif models is not None:
             self._load(models)
         elif not self.has_policy:
@@ -167,6 +184,17 @@ class Broadcaster:
             self._last = self._layout.snapshot(models).data
             models = self._layout.states(self._last)
         self._transport.send_weights(version, self._layout, models, workers=workers)
+
+    def _check(self, models: Mapping[str, State]) -> None:
+        """Count a version with NaN. Raise an error, or warn once."""
+        if (found := nan_in(models)) is None:
+            return
+        what = f"version {self.version + 1} of the weights: {found} has NaN"
+        if self._on_nan is NonFinite.ERROR:
+            raise PolicyInvalid(f"{what}, and `non_finite` is an error; it was not sent")
+        if not self.non_finite:
+            log.warning("%s: policies act at random, or fail; see the losses and gradients before it", what)
+        self.non_finite += 1
 
     def _travelling(self, models: Mapping[str, State]) -> Mapping[str, State]:
         """Return the tensors that the scheme sends: users may pass a whole `state_dict`."""

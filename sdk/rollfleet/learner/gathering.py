@@ -204,6 +204,7 @@ class Gatherer:
             stale=self.admission.stale,
             interrupted=self.interrupted,
             corrupt=sum(self._transport.corrupt().values()),
+            non_finite=self._tally.non_finite + self._weights.non_finite,
             waited_s=self._waited(),
             waited_for_space_s=sum(worker.waited_for_space_s for worker in workers),
             waited_for_weights_s=sum(worker.waited_for_weights_s for worker in workers),
@@ -369,5 +370,6 @@ class Gatherer:
             mean_return=tally.mean_return,
             lag=tally.lag,
             episodes=tally.episodes,
+            non_finite=tally.non_finite + self._weights.non_finite,
             waited_s=self._waited(),
         )

@@ -48,7 +48,7 @@ class BatchIterator(IterableDataset[Any]):
         self._calls = PublicCalls(self, transport, job.key)
         self._tally = Tally(frames=transport.resumed.frames, batches=transport.resumed.batches)
         scheme = options.weight_scheme or scheme_of(job.spec.weights)
-        self._weights = Broadcaster(transport, policy, scheme=scheme, acts=acts)
+        self._weights = Broadcaster(transport, policy, job.spec.collect.non_finite, scheme=scheme, acts=acts)
         self._gatherer = Gatherer(transport, job, self._weights, self._tally, manual=options.acknowledge == MANUAL)
         self._director, self._membership = self._gatherer.director, Membership(transport)
         self._buffer = options.replay_buffer

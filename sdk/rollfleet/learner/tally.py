@@ -21,6 +21,7 @@ class Tally:
         nbytes: Their bytes on the wire.
         lag: Versions between the newest one and that of the last batch.
         episodes: Episodes that ended in these batches.
+        non_finite: Their frames with NaN or infinity.
         episode_returns: Returns of the last 100 episodes that ended in these batches.
         episode_lengths: Lengths of the same episodes, in frames.
     """
@@ -30,6 +31,7 @@ class Tally:
     nbytes: int = 0
     lag: int = 0
     episodes: int = 0
+    non_finite: int = 0
     episode_returns: deque[float] = field(default_factory=lambda: deque(maxlen=EPISODES))
     episode_lengths: deque[int] = field(default_factory=lambda: deque(maxlen=EPISODES))
     _before: "Tally | None" = None  # the last batch
@@ -42,6 +44,7 @@ class Tally:
             self.frames += arrival.meta.frames
             self.nbytes += arrival.nbytes
             self.lag = max(0, newest - count_of(arrival.meta.version))
+            self.non_finite += arrival.meta.non_finite
             self.episodes += len(arrival.episodes["returns"])
             self.episode_returns.extend(arrival.episodes["returns"].tolist())
             self.episode_lengths.extend(arrival.episodes["lengths"].tolist())

@@ -18,6 +18,7 @@ from rollfleet.data.batch import (
     REWARD,
     STEP_COUNT,
     TERMINATED,
+    TRAJECTORY,
     TRUNCATED,
     VERSION,
     Fragment,
@@ -27,12 +28,14 @@ from rollfleet.data.batch import (
 from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.factory import VectorEnv, check
 from rollfleet.envs.serial import SerialVectorEnv
+from rollfleet.envs.space_tree import bounds
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
 from rollfleet.exploration import exploring
 from rollfleet.policies.actor import Actor, Policy
 from rollfleet.policies.random_policy import UniformActions
 from rollfleet.rollout.episodes import EpisodeCounts
+from rollfleet.rollout.finite_check import FAR, FINITE, NOT_NAN, FiniteCheck, Frames
 from rollfleet.rollout.infos import Infos
 from rollfleet.rollout.lockstep import LockstepStepper
 from rollfleet.rollout.next_step import NextStepStepper
@@ -42,7 +45,7 @@ from rollfleet.rollout.suspicions import Suspicions
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet.rollout.whole_trajectories import WholeTrajectories
 from rollfleet.system.interrupts import interruptible
-from rollfleet_api.collection import CollectSpec
+from rollfleet_api.collection import CollectSpec, NonFinite
 
 
 class Rollout:
@@ -117,6 +120,7 @@ class Rollout:
             self._keep_infos(env)
         self._infos: Infos | None = None
         self._suspicions = Suspicions(env, self._actor.actions)
+        self._finite: FiniteCheck | None = None
         self._storages: list[Storage] = []
         self._layout: Layout = {}
         self._in_collect = False
@@ -129,6 +133,7 @@ class Rollout:
         self._stream = TorchStream(seeds.torch, self._actor.device)
         self._actor.reseed(seeds.torch >> 31)  # torch's generators use 32 bits of a seed: the stream has the others
         self._seeded = 0  # number of times that the environments were seeded
+        self._frames: NDArray[np.int64] = np.zeros(self._env.num_envs, np.int64)  # of each since then
         self._started = False
         self._stepper: Stepper | None = None
         self._whole = WholeTrajectories(self._env.num_envs)
@@ -164,6 +169,8 @@ class Rollout:
         if self._in_collect:
             self._restart_episodes()
         self._in_collect = True
+        if self._finite is not None:
+            self._finite.frames = 0
         if steps and steps != self._steps:
             self._steps = steps
             self._storages = [Storage(self._layout, self._env.num_envs, steps) for _ in self._storages]
@@ -193,6 +200,11 @@ class Rollout:
     def first_reset_failed(self) -> bool:
         """See `Rollouts`."""
         return self._seeded == 1 and not self._started and self._stepper is None
+
+    @property
+    def non_finite(self) -> int:
+        """See `Rollouts`."""
+        return self._finite.frames if self._finite is not None else 0
 
     def start_over(self) -> None:
         """See `Rollouts`."""
@@ -259,6 +271,7 @@ class Rollout:
             seeds = self._seeds.again(self._seeded).envs
             seed = seeds if _takes_seeds(self._env.unwrapped) else seeds[0]
             self._seeded += 1
+            self._frames[...] = 0
         with interruptible():
             observation, info = self._env.reset(seed=seed)
         if self._spec.info_keys and self._infos is None:
@@ -279,9 +292,35 @@ class Rollout:
             self._storages.reverse()
             storage = self._storages[0]
             known, act = [values], self._randomly if random_actions else self._actor
-            return storage, stepper.collect(
-                storage, lambda: known.pop() if known else act(), version=version, stop=stop
-            )
+            collected = stepper.collect(storage, lambda: known.pop() if known else act(), version=version, stop=stop)
+        if self._finite is not None:
+            self._check(self._finite, storage, collected)
+        mask = storage.arrays.get(MASK)
+        self._frames += collected.frames if mask is None else mask.sum(1)
+        return storage, collected
+
+    def _check(self, finite: FiniteCheck, storage: Storage, collected: Collected) -> None:
+        longest = int(collected.frames.max())
+        arrays = {key: storage.arrays[key][:, :longest] for key in (TRAJECTORY, TERMINATED, TRUNCATED)}
+
+        def frames() -> Frames:
+            real = (arrays[TRAJECTORY] >= 0) & (np.arange(longest) < collected.frames[:, None])
+            ends = arrays[TERMINATED] | arrays[TRUNCATED]
+            if not self._spec.trajs_per_batch:
+                ends[:, -1] = True
+            seeds, before = self._seeds.again(self._seeded - 1).envs, self._frames.tolist()
+            return Frames(arrays[TRAJECTORY], real, ends & real, seeds, before)
+
+        finals = zip(self._actor.carried_keys, map(torch.from_numpy, collected.finals), strict=False)
+        finite.check({key: tensor[:, :longest] for key, tensor in storage.tensors.items()}, finals, frames)
+
+    def _limits(self) -> dict[Key, float]:
+        """Return the greatest magnitude of values by key, for `FiniteCheck`."""
+        limits = dict.fromkeys((*self._actor.carried_keys, *self._actor.keys), NOT_NAN) | {REWARD: FINITE}
+        for key, leaf in zip(self._actor.carried_keys, self._actor.observations.leaves.values(), strict=False):
+            far = FAR * float(np.abs(bounds(leaf)).max(initial=0))
+            limits[key] = far if 0 < far < FINITE else FINITE
+        return limits
 
     def _collect_whole(self, version: int, random_actions: bool, stop: Callable[[], bool]) -> Fragment:
         wanted, whole, stopped = self._spec.trajs_per_batch, self._whole, False
@@ -313,6 +352,8 @@ class Rollout:
         if self._infos is not None:
             layout |= {key: (torch.float64, shape) for key, shape in self._infos.shapes.items()}
         self._layout = layout
+        if spec.non_finite is not NonFinite.IGNORE:
+            self._finite = FiniteCheck(self._env, self._limits(), raises=spec.non_finite is NonFinite.ERROR)
         self._storages = [Storage(layout, num_envs, self._steps) for _ in range(2)]
         context = StepContext(self._env, self._actor, self._episodes, self._trajectories, spec, self._infos)
         self._stepper = (

@@ -4,10 +4,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
-from rollfleet.data.batch import REWARD, TRAJECTORY, Key
+from rollfleet.data.batch import TRAJECTORY, Key
 from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.envs.space_tree import SpaceTree, bounds
@@ -22,22 +21,19 @@ class Suspicions:
 
     def __init__(self, env: VectorEnv, actions: SpaceTree) -> None:
         """Prepare for the environments of a rollout, and the tree of their action space."""
-        self._env, self._rewards, self._infos = env, True, True
+        self._env, self._infos = env, True
         self._actions = {
             key: (leaf, *bounds(leaf)) for key, leaf in zip(action_keys(actions), actions.leaves.values(), strict=True)
         }
 
     def check(self, steps: Mapping[Key, Tensor], infos: Infos | None, *, ended: bool) -> None:
-        """Warn of rewards that are no numbers, actions outside of the space, and chosen infos that no frame has.
+        """Warn of actions outside of the space, and of chosen infos that no frame has. `FiniteCheck` finds NaN.
 
         `ended`: whether an episode has ended in these frames. Some infos come at the end of an episode only.
         """
-        if self._rewards and (wrong := _first(steps, REWARD, np.isfinite(steps[REWARD].numpy()))) is not None:
-            self._rewards = False
-            log.warning("%s returned the reward %s: training on it spoils the weights", self._env, wrong)
         for key, (space, low, high) in tuple(self._actions.items()):
             values = steps[key].numpy()
-            if (wrong := _first(steps, key, (values >= low) & (values <= high))) is not None:
+            if (wrong := _first(steps, key, ~((values < low) | (values > high)))) is not None:
                 del self._actions[key]
                 log.warning("the policy returned the action %s, outside of %s: clip or rescale it", wrong, space)
         if infos is not None and ended and self._infos:

@@ -20,10 +20,11 @@ from rollfleet.policies.actor import device_of_policy
 from rollfleet.policies.tensordict_call import interacting
 from rollfleet.policies.tensordict_policy import check_actions, tensordict_policy
 from rollfleet.rollout.episodes import EpisodeCounts
+from rollfleet.rollout.finite_check import FINITE, NOT_NAN, FiniteCheck, Frames
 from rollfleet.rollout.seeding import Seeds, TorchStream
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet.system.interrupts import interruptible
-from rollfleet_api.collection import CollectSpec
+from rollfleet_api.collection import CollectSpec, NonFinite
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -85,6 +86,10 @@ class TensorDictRollout:
         self._last_flags = [each for key in truncated for each in (key, (*key[:-1], "done")) if spec.set_truncated]
         if spec.set_truncated and not truncated:
             raise EnvironmentInvalid(f"environment {env} has no key `truncated`; remove `set_truncated`")
+        limits = {key_of(key): FINITE for key in env.base.observation_spec.keys(True, True)}
+        limits |= {key_of(key): NOT_NAN for key in (*getattr(self._act, "out_keys", ()), *env.base.action_keys)}
+        limits |= dict.fromkeys(self._reward_keys, FINITE)
+        self._finite = FiniteCheck(env, limits, raises=spec.non_finite is NonFinite.ERROR)
         self._episodes = EpisodeCounts(env.num_envs)
         self._in_collect = self._worked = False
         self.reseed(seeds, trajectories)
@@ -98,7 +103,7 @@ class TensorDictRollout:
         """See `Rollouts`."""
         self._seeds, self._trajectories = seeds, trajectories
         self._stream = TorchStream(seeds.torch, self._device)
-        self._seeded, self._started = 0, False
+        self._seeded, self._started, self._frames_before = 0, False, 0
         self._carrier: Any = None
         self._outputs: dict[Any, Tensor] = {}
         self._whole = WholeTrajectories()
@@ -119,7 +124,7 @@ class TensorDictRollout:
         if self._in_collect:
             self.start_over()
         self._in_collect, self._steps = True, steps or self._steps
-        self._version, wanted = version, self._spec.trajs_per_batch
+        self._version, wanted, self._finite.frames = version, self._spec.trajs_per_batch, 0
         try:
             with (
                 nullcontext() if self._keeps_seeds else self._stream.active(),
@@ -144,6 +149,11 @@ class TensorDictRollout:
             version=version,
             structure=structure,
         )
+
+    @property
+    def non_finite(self) -> int:
+        """See `Rollouts`."""
+        return self._finite.frames
 
     @property
     def first_reset_failed(self) -> bool:
@@ -188,6 +198,9 @@ class TensorDictRollout:
         if batch.device is not None:
             batch = batch.to("cpu").clear_device_()
         self._identify(batch, ended_at.numpy())
+        if self._spec.non_finite is not NonFinite.IGNORE and is_dense(batch):
+            self._check(batch)
+        self._frames_before += batch.shape[1]
         flag_last(batch, self._last_flags)
         return batch, ended_at
 
@@ -198,7 +211,7 @@ class TensorDictRollout:
         if not self._started and not self._keeps_seeds:
             seeds = self._seeds.again(self._seeded).envs
             self._env.base.set_seed(seeds[0], static_seed=len(seeds) > 1 and len(set(seeds)) == 1)
-            self._seeded += 1
+            self._seeded, self._frames_before = self._seeded + 1, 0
         carrier = self._env.base.reset()
         if not self._started:
             self._outputs = self._shown(carrier)
@@ -244,6 +257,15 @@ class TensorDictRollout:
         for key in others:
             found = found | frame.get(key).flatten(dims).any(-1)
         return found.cpu()
+
+    def _check(self, batch: Any) -> None:
+        def frames() -> Frames:
+            ids, none = batch.get(TRAJECTORY).numpy(), np.zeros(batch.shape, np.bool_)
+            seeds = [] if self._keeps_seeds else self._seeds.again(self._seeded - 1).envs[:1] * self._num_envs
+            return Frames(ids, ~none, none, seeds, [self._frames_before] * self._num_envs)
+
+        found = ((key, batch.get(key, None)) for key in self._finite.limits)
+        self._finite.check({key: value for key, value in found if isinstance(value, Tensor)}, (), frames)
 
     def _identify(self, batch: Any, ended: NDArray[np.bool_]) -> None:
         """Write trajectory ids, and count episodes. `ended`: whether an episode ended with a frame, `[envs, T]`."""

@@ -10,7 +10,7 @@ from rollfleet.policies.actor import Policy
 from rollfleet.rollout.rollouts import make_rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.collection import CollectSpec, Exploration
+from rollfleet_api.collection import CollectSpec, Exploration, NonFinite
 
 STEPS = 32  # of a fragment: memory for its frames, and at most as many steps after the last episode's end
 
@@ -45,6 +45,7 @@ class WholeEpisodes:
             frames_per_batch=env.num_envs * STEPS,
             max_frames_per_traj=collect.max_frames_per_traj,
             exploration=exploration,
+            non_finite=NonFinite.IGNORE,  # the batches of workers show it
         )
         seeds, ids = Seeds.of_evaluation(self._seed, 0, env.num_envs), TrajectoryIds(0, 0)
         self._rollout = make_rollout(env, policy, steps=STEPS, seeds=seeds, trajectories=ids, collect=options)

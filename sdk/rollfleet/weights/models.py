@@ -1,8 +1,10 @@
 """The models of a policy: its parts with weights, by name."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from rollfleet.errors import JobInvalid, WeightMismatch
@@ -23,6 +25,15 @@ def models_of(policy: Any) -> dict[str, State]:
         _name(name): state_of({} if callable(each) and not hasattr(each, "state_dict") else each)
         for name, each in sources_of(policy).items()
     }
+
+
+def nan_in(models: Mapping[str, State]) -> str | None:
+    """Return the name of the first tensor with NaN; None: none has. Infinity may be meant, such as in a mask."""
+    with torch.no_grad():
+        for name, tensor in (each for state in models.values() for each in state.items()):
+            if tensor.is_floating_point() and math.isnan(torch.dot(flat := tensor.reshape(-1), flat)):
+                return name
+    return None
 
 
 def one_source(policy_or_weights: Any, *, weights: Any = None, policy: Any = None) -> Any:

@@ -180,7 +180,13 @@ class Worker:
             path=self._rollout.path,
             mean_return=sum(self._returns) / len(self._returns) if self._returns else None,
         )
-        meta = BatchMeta(session=control.session, round=control.round, version=self._version, frames=frames)
+        meta = BatchMeta(
+            session=control.session,
+            round=control.round,
+            version=self._version,
+            frames=frames,
+            non_finite=self._rollout.non_finite,
+        )
         return fragment, meta
 
     def start_over(self) -> None:

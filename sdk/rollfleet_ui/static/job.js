@@ -74,7 +74,7 @@ export class Job extends Component {
           ${diagnosis.message && html` <span class="message">${diagnosis.message}</span>`}</p>
         ${diagnosis.advice && html`<p class="advice"><b>What to do</b> ${marked(diagnosis.advice)}</p>`}
       </section>
-      <${Numbers} row=${row} evaluation=${page.status.evaluation} />
+      <${Numbers} row=${row} status=${page.status} />
       <div class="tabs">
         <nav aria-label="Views of this job">
           ${Object.entries(VIEWS).map(([name, title]) => html`<a key=${name} href=${jobLink(job, ...(name ? [name] : []))}
@@ -90,7 +90,7 @@ export class Job extends Component {
 }
 
 /** The numbers of a job, in one line where there is room. */
-function Numbers({ row, evaluation }) {
+function Numbers({ row, status: { evaluation, nonFinite } }) {
   const goal = row.totalFrames > 0;
   const facts = [
     ["Frames", count(row.frames), goal && `of ${count(row.totalFrames)}`, goal && row.frames / row.totalFrames],
@@ -99,6 +99,7 @@ function Numbers({ row, evaluation }) {
     ...(evaluation ? [["Evaluation", number(evaluation.meanReturn), `at version ${count(evaluation.version)}`]] : []),
     ["Version", count(row.publishedVersion), row.appliedVersion != null && `slowest worker ${count(row.appliedVersion)}`],
     ["Lag", count(row.lag)],
+    ...(nonFinite ? [["NaN, infinity", count(nonFinite), "frames and versions"]] : []),
     ["Workers", String(row.workersReady), `of ${row.workersDesired}`],
     row.ended ? ["Ran for", span(row.ended - row.created), moment(row.ended)] : ["Age", since(row.created), moment(row.created)],
   ];

@@ -12,9 +12,10 @@ from tests.sdk.places import Collect
 from torch import Tensor, nn
 
 from rollfleet import ReplayBuffer
-from rollfleet.errors import JobInvalid, NoWeights, WeightMismatch
+from rollfleet.errors import JobInvalid, NoWeights, PolicyInvalid, WeightMismatch
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.schemes import Trained, Whole
+from rollfleet.testing import CountingEnv
 from rollfleet.weights.layout import WeightLayout
 
 
@@ -293,3 +294,38 @@ def test_a_policy_without_weights_runs_at_version_0(collect: Collect) -> None:
     assert int(next(collector)[VERSION].unique()) == 0
     with pytest.raises(NoWeights):
         collector.update_policy_weights_()
+
+
+class Silent(Constant):
+    """Returns actions alone: no output shows that its weights are NaN."""
+
+    def forward(self, observation: Tensor) -> Any:
+        return super().forward(observation)["action"]
+
+
+def test_weights_with_nan_are_one_warning_and_each_version_counts(
+    collect: Collect, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = Silent()
+    policy.shift.fill_(-torch.inf)  # as in a mask
+    collector = collect(CountingEnv, policy, **OPTIONS)
+    next(collector)
+    assert collector.stats().non_finite == 0
+    set_to(policy, torch.nan)
+    list(islice(collector, 2))
+    assert collector.stats().non_finite == 2
+    (found,) = (each.getMessage() for each in caplog.records if each.name == "rollfleet.learner.broadcast")
+    assert found.startswith("version 2 of the weights: weight has NaN: ")
+
+
+def test_weights_with_nan_are_not_sent_if_that_is_an_error(collect: Collect) -> None:
+    policy = Silent()
+    collector = collect(CountingEnv, policy, non_finite="error", **OPTIONS)
+    next(collector)
+    set_to(policy, torch.nan)
+    for send in (collector.update_policy_weights_, lambda: next(collector)):
+        with pytest.raises(PolicyInvalid, match="version 2 of the weights: weight has NaN, and `non_finite` is an"):
+            send()
+    set_to(policy, 1.0)
+    next(collector)
+    assert collector.version == 2
