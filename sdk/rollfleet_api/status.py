@@ -124,11 +124,7 @@ class CollectorJobStatus(StatusModel):
     evaluation: EvaluationStatus | None = Field(
         default=None, description="The newest result of `spec.evaluation`, since the learner connected."
     )
-    non_finite: int = Field(
-        default=0,
-        ge=0,
-        description="Frames with NaN or infinity, and versions of the weights with NaN, since the learner connected.",
-    )
+    non_finite: int = Field(default=0, ge=0, description="Frames and versions of the weights with NaN or infinity.")
     lag: int = Field(default=0, ge=0, description="Versions between the newest one and that of the last batch.")
     waits: WaitsStatus = Field(default=WaitsStatus(), description="Time spent waiting.")
     published_version: int | None = Field(default=None, description="The newest version of the weights.")

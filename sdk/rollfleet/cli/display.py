@@ -93,7 +93,7 @@ def _summary(watch: JobWatch) -> str:
     return (
         f"{name}: {learner.frames:,} frames ({_speed(watch)}), {learner.batches:,} batches, "
         f"mean return {_number(learner.mean_return)}{_evaluation(learner)}, version {learner.version}, "
-        f"lag {learner.lag}, dropped {learner.dropped}{_non_finite(learner)}; workers: {states}"
+        f"lag {learner.lag}, dropped {learner.dropped}; workers: {states}"
     )
 
 
@@ -116,7 +116,7 @@ def _table(watch: JobWatch, problems: list[str]) -> Group:
         f"mean return {_number(learner.mean_return)}{_evaluation(learner)}",
         f"version {learner.version}",
         f"lag {learner.lag}",
-        f"dropped {learner.dropped}{_non_finite(learner)}",
+        f"dropped {learner.dropped}",
     )
     table = Table(box=None, padding=(0, 2))
     for column in ("worker", "state", "version", "frames", "frames/s", "mean return", "starts"):
@@ -137,10 +137,6 @@ def _table(watch: JobWatch, problems: list[str]) -> Group:
 def _evaluation(learner: LearnerStatus) -> str:
     found = learner.evaluation
     return f", evaluated {_number(found.mean_return)} at version {found.version}" if found else ""
-
-
-def _non_finite(learner: LearnerStatus) -> str:
-    return f", NaN or infinity {learner.non_finite:,}" if learner.non_finite else ""
 
 
 def _number(value: float | None) -> str:

@@ -82,6 +82,7 @@ class Fragment:
         version: The version of the policy that acted.
         structure: The form of frames that are TensorDicts from the start, of TorchRL's environments; None: the layout
             above. With it, `steps` holds all keys, also those under `next`, except those that `final` rebuilds.
+        non_finite: Frames with NaN or infinity; 0 once it was sent: its `BatchMeta` has the number.
     """
 
     steps: dict[Key, Tensor]
@@ -89,6 +90,7 @@ class Fragment:
     episodes: Episodes
     version: int
     structure: Structure | None = None
+    non_finite: int = 0
 
     @property
     def frames(self) -> int:

@@ -44,13 +44,7 @@ class Broadcaster:
     """
 
     def __init__(
-        self,
-        transport: Transport,
-        policy: Any,
-        on_nan: NonFinite,
-        *,
-        scheme: WeightScheme,
-        acts: bool = False,
+        self, transport: Transport, policy: Any, on_nan: NonFinite, *, scheme: WeightScheme, acts: bool = False
     ) -> None:
         self._transport, self._policy, self._scheme, self._acts = transport, policy, scheme, acts
         self._on_nan, self.non_finite = on_nan, 0

@@ -47,18 +47,21 @@ class FiniteCheck:
 
     Args:
         env: The vector of environments, for the report.
-        limits: The greatest magnitude by key: at most `FINITE` for what environments return, then `NOT_NAN` for what
-            policies return. Of a frame with several wrong values the first key is reported.
         raises: Whether the first one is an error.
 
     Attributes:
-        limits: As above.
-        frames: Number of frames with one, since the caller set it to 0.
+        limits: The greatest magnitude by key, in the order in which one of a frame is reported: at most `FINITE` for
+            what environments return, `NOT_NAN` for what policies return.
     """
 
-    def __init__(self, env: Any, limits: Mapping[Key, float], *, raises: bool) -> None:
-        self._env, self.limits, self._raises = env, limits, raises
-        self._told, self.frames = False, 0
+    def __init__(self, env: Any, *, raises: bool) -> None:
+        self._env, self._raises, self._told, self._frames = env, raises, False, 0
+        self.limits: Mapping[Key, float] = {}
+
+    def take(self) -> int:
+        """Return the number of frames with a wrong value since the last call."""
+        frames, self._frames = self._frames, 0
+        return frames
 
     def check(
         self, steps: Mapping[Key, Tensor], finals: Iterable[tuple[Key, Tensor]], frames: Callable[[], Frames]
@@ -69,52 +72,53 @@ class FiniteCheck:
             EnvironmentInvalid: An environment returned the first wrong value, and that is an error.
             PolicyInvalid: The policy did.
         """
-        suspects = [(key, steps[key], 2) for key in self.limits if key in steps and not self._holds(key, steps[key])]
-        suspects += [(key, rows, 1) for key, rows in finals if not self._holds(key, rows)]
-        if not suspects:
+        suspects = {key: steps[key] for key in self.limits if key in steps and not self._holds(key, steps[key])}
+        after = [(key, rows) for key, rows in finals if not self._holds(key, rows)]
+        if not suspects and not after:
             return
-        where = frames()
-        wrong: NDArray[np.bool_] = np.zeros((len(suspects), *where.real.shape), np.bool_)
-        for mask, (key, values, dims) in zip(wrong, suspects, strict=True):
-            over = self._over(key, values).reshape(*values.shape[:dims], -1).any(-1).numpy()
-            mask[where.ends if dims == 1 else ...] = over
-        wrong &= where.real
-        found = np.argwhere(wrong.transpose(2, 1, 0))  # the earliest first, and observations before what follows them
-        self.frames += int(wrong.any(0).sum())
-        if len(found) and not self._told:
+        found = frames()
+        for key, rows in after:
+            suspects["next", *key] = rows.new_zeros((*found.ends.shape, *rows.shape[1:]))
+            suspects["next", *key][torch.from_numpy(found.ends)] = rows
+        each = [
+            self._over(key, values).reshape(*values.shape[:2], -1).any(-1).numpy() for key, values in suspects.items()
+        ]
+        wrong = np.stack(each) & found.real
+        self._frames += int(wrong.any(0).sum())
+        if wrong.any() and not self._told:
             self._told = True
-            t, env, at = found[0].tolist()
-            key, values, dims = suspects[at]
-            row = values[env, t] if dims == 2 else values[int(where.ends.ravel()[: env * wrong.shape[2] + t].sum())]
-            self._report(key, float(row[self._over(key, row)].flatten()[0]), dims == 1, env, t, where)
+            t, env, index = np.argwhere(wrong.transpose(2, 1, 0))[0].tolist()  # the earliest
+            key = list(suspects)[index]
+            values = suspects[key][env, t]
+            self._report(key, float(values[self._over(key, values)].flatten()[0]), env, t, found)
 
     def _holds(self, key: Key, values: Tensor) -> bool:
         """Whether no value is wrong. A sum of squares shows it fast; only one above the limit needs a closer look."""
-        if not values.is_floating_point():
+        if key not in self.limits or not values.is_floating_point():
             return True
         limit, flat = self.limits[key], values.reshape(-1)
         return float(torch.dot(flat, flat)) <= (limit if limit == NOT_NAN else min(limit * limit, FINITE))
 
     def _over(self, key: Key, values: Tensor) -> Tensor:
-        return ~(values.abs() <= self.limits[key])  # NaN, too
+        return ~(values.abs() <= self._limit(key))  # NaN, too
 
-    def _report(self, key: Key, value: float, is_next: bool, env: int, t: int, where: Frames) -> None:
+    def _limit(self, key: Key) -> float:
+        return self.limits[key if key in self.limits else key[1:]]
+
+    def _report(self, key: Key, value: float, env: int, t: int, found: Frames) -> None:
         single = getattr(self._env.unwrapped, "envs", ())
         name = single[env].unwrapped if env < len(single) else self._env
-        seed = f" (seed {where.seeds[env]})" if where.seeds else ""
+        seed = f" (seed {found.seeds[env]})" if found.seeds else ""
+        far = ", a million times outside of its space" if math.isfinite(value) else ""
         text = (
-            f"worker {split(int(where.ids[env, t]))[0]}, environment {env} of {name}{seed}, frame "
-            f"{where.before[env] + t}: {shown(('next', *key) if is_next else key)} is {value:g}"
+            f"worker {split(int(found.ids[env, t]))[0]}, environment {env} of {name}{seed}, frame "
+            f"{found.before[env] + t}: {shown(key)} is {value:g}{far}"
         )
-        if math.isfinite(value):
-            text += ", a million times outside of its space"
-        if not self._raises:
-            log.warning(
-                "%s: training on it spoils the weights. `stats().non_finite` counts further ones; "
-                "`non_finite='error'` (`nonFinite: Error` of a job) ends the run at the first",
-                text,
-            )
-        elif self.limits[key] == NOT_NAN:
-            raise PolicyInvalid(f"{text}, and `non_finite` is an error")
-        else:
-            raise EnvironmentInvalid(f"{text}, and `non_finite` is an error")
+        if self._raises:
+            error = PolicyInvalid if self._limit(key) == NOT_NAN else EnvironmentInvalid
+            raise error(f"{text}, and `non_finite` is an error")
+        log.warning(
+            "%s: training on it spoils the weights. `stats().non_finite` counts further ones; `non_finite='error'` "
+            "(`nonFinite: Error` of a job) ends the run at the first",
+            text,
+        )

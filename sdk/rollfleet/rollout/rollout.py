@@ -1,6 +1,7 @@
 """Environments stepped by a policy, and recorded as contiguous fragments."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ class Rollout:
             self._keep_infos(env)
         self._infos: Infos | None = None
         self._suspicions = Suspicions(env, self._actor.actions)
-        self._finite: FiniteCheck | None = None
+        self._finite = FiniteCheck(env, raises=self._spec.non_finite is NonFinite.ERROR)
         self._storages: list[Storage] = []
         self._layout: Layout = {}
         self._in_collect = False
@@ -169,8 +170,6 @@ class Rollout:
         if self._in_collect:
             self._restart_episodes()
         self._in_collect = True
-        if self._finite is not None:
-            self._finite.frames = 0
         if steps and steps != self._steps:
             self._steps = steps
             self._storages = [Storage(self._layout, self._env.num_envs, steps) for _ in self._storages]
@@ -191,6 +190,7 @@ class Rollout:
             fragment = Fragment(steps=recorded, final=final, episodes=self._episodes.take(), version=version)
         self._track(fragment.steps)
         self._suspicions.check(fragment.steps, self._infos, ended=len(fragment.episodes["lengths"]) > 0)
+        fragment = replace(fragment, non_finite=self._finite.take())
         for key in self._actor.private_keys:
             del fragment.steps[key], fragment.final[key]
         self._in_collect = False
@@ -200,11 +200,6 @@ class Rollout:
     def first_reset_failed(self) -> bool:
         """See `Rollouts`."""
         return self._seeded == 1 and not self._started and self._stepper is None
-
-    @property
-    def non_finite(self) -> int:
-        """See `Rollouts`."""
-        return self._finite.frames if self._finite is not None else 0
 
     def start_over(self) -> None:
         """See `Rollouts`."""
@@ -293,13 +288,13 @@ class Rollout:
             storage = self._storages[0]
             known, act = [values], self._randomly if random_actions else self._actor
             collected = stepper.collect(storage, lambda: known.pop() if known else act(), version=version, stop=stop)
-        if self._finite is not None:
-            self._check(self._finite, storage, collected)
+        if self._finite.limits:
+            self._check(storage, collected)
         mask = storage.arrays.get(MASK)
         self._frames += collected.frames if mask is None else mask.sum(1)
         return storage, collected
 
-    def _check(self, finite: FiniteCheck, storage: Storage, collected: Collected) -> None:
+    def _check(self, storage: Storage, collected: Collected) -> None:
         longest = int(collected.frames.max())
         arrays = {key: storage.arrays[key][:, :longest] for key in (TRAJECTORY, TERMINATED, TRUNCATED)}
 
@@ -312,7 +307,7 @@ class Rollout:
             return Frames(arrays[TRAJECTORY], real, ends & real, seeds, before)
 
         finals = zip(self._actor.carried_keys, map(torch.from_numpy, collected.finals), strict=False)
-        finite.check({key: tensor[:, :longest] for key, tensor in storage.tensors.items()}, finals, frames)
+        self._finite.check({key: tensor[:, :longest] for key, tensor in storage.tensors.items()}, finals, frames)
 
     def _limits(self) -> dict[Key, float]:
         """Return the greatest magnitude of values by key, for `FiniteCheck`."""
@@ -353,7 +348,7 @@ class Rollout:
             layout |= {key: (torch.float64, shape) for key, shape in self._infos.shapes.items()}
         self._layout = layout
         if spec.non_finite is not NonFinite.IGNORE:
-            self._finite = FiniteCheck(self._env, self._limits(), raises=spec.non_finite is NonFinite.ERROR)
+            self._finite.limits = self._limits()
         self._storages = [Storage(layout, num_envs, self._steps) for _ in range(2)]
         context = StepContext(self._env, self._actor, self._episodes, self._trajectories, spec, self._infos)
         self._stepper = (

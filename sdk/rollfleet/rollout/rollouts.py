@@ -24,10 +24,6 @@ class Rollouts(Protocol):
         """What of TorchRL's environment and policy the last batch ran on plain tensors; empty: neither is TorchRL's."""
 
     @property
-    def non_finite(self) -> int:
-        """Number of frames of the last `collect` with a value that no policy can be trained on: see `FiniteCheck`."""
-
-    @property
     def first_reset_failed(self) -> bool:
         """Whether the first reset of the environments raised."""
 

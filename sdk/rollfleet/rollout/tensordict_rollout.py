@@ -89,7 +89,8 @@ class TensorDictRollout:
         limits = {key_of(key): FINITE for key in env.base.observation_spec.keys(True, True)}
         limits |= {key_of(key): NOT_NAN for key in (*getattr(self._act, "out_keys", ()), *env.base.action_keys)}
         limits |= dict.fromkeys(self._reward_keys, FINITE)
-        self._finite = FiniteCheck(env, limits, raises=spec.non_finite is NonFinite.ERROR)
+        self._finite = FiniteCheck(env, raises=spec.non_finite is NonFinite.ERROR)
+        self._finite.limits = {} if spec.non_finite is NonFinite.IGNORE else limits
         self._episodes = EpisodeCounts(env.num_envs)
         self._in_collect = self._worked = False
         self.reseed(seeds, trajectories)
@@ -124,7 +125,7 @@ class TensorDictRollout:
         if self._in_collect:
             self.start_over()
         self._in_collect, self._steps = True, steps or self._steps
-        self._version, wanted, self._finite.frames = version, self._spec.trajs_per_batch, 0
+        self._version, wanted = version, self._spec.trajs_per_batch
         try:
             with (
                 nullcontext() if self._keeps_seeds else self._stream.active(),
@@ -148,12 +149,8 @@ class TensorDictRollout:
             episodes=self._episodes.take(),
             version=version,
             structure=structure,
+            non_finite=self._finite.take(),
         )
-
-    @property
-    def non_finite(self) -> int:
-        """See `Rollouts`."""
-        return self._finite.frames
 
     @property
     def first_reset_failed(self) -> bool:
@@ -198,7 +195,7 @@ class TensorDictRollout:
         if batch.device is not None:
             batch = batch.to("cpu").clear_device_()
         self._identify(batch, ended_at.numpy())
-        if self._spec.non_finite is not NonFinite.IGNORE and is_dense(batch):
+        if self._finite.limits and is_dense(batch):
             self._check(batch)
         self._frames_before += batch.shape[1]
         flag_last(batch, self._last_flags)

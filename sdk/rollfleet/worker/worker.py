@@ -185,7 +185,7 @@ class Worker:
             round=control.round,
             version=self._version,
             frames=frames,
-            non_finite=self._rollout.non_finite,
+            non_finite=fragment.non_finite,
         )
         return fragment, meta
 
