@@ -191,11 +191,7 @@ def read(path: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def load(part: Any, state: Mapping[str, Any], where: str, advice: str) -> None:
-    """Load the state of a part: of a module, or of the module inside of its wrappers.
-
-    Raises:
-        RollfleetError: It is that of another network or optimizer. The message says `where`, and ends with `advice`.
-    """
+    """Load the state of a part. A RollfleetError says `where` the state is that of another one, and the `advice`."""
     try:
         unwrapped(part).load_state_dict(state)
     except (KeyError, RuntimeError, ValueError) as error:

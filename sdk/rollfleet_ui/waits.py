@@ -26,16 +26,6 @@ class Shares(NamedTuple):
     workers_for_weights: float = 0.0
 
 
-class _Look(NamedTuple):
-    """When it was, and what had passed until then, by heartbeats: seconds of the learner, and those waited."""
-
-    time_s: float
-    of_s: float = 0.0
-    learner_s: float = 0.0
-    workers_for_learner_s: float = 0.0
-    workers_for_weights_s: float = 0.0
-
-
 class _Wait(NamedTuple):
     """A worker's newest heartbeat, and the time since which it has said the same.
 
@@ -78,7 +68,8 @@ class Waits:
     def __init__(self) -> None:
         self._learner: LearnerStatus | None = None
         self._workers: dict[int, _Wait] = {}
-        self._looks: deque[_Look] = deque()  # since the learner came
+        # Since the learner came: times; until then, by heartbeats, seconds of the learner, and those of `Shares`.
+        self._looks: deque[tuple[float, ...]] = deque()
 
     def look(self, now_s: float, learner: LearnerStatus | None, workers: Mapping[int, WorkerStatus]) -> Shares | None:
         """Add the newest heartbeats. Returns the shares of the last `WINDOW_S`; None: unknown."""
@@ -87,11 +78,10 @@ class Waits:
         if learner is None:
             looks.clear()
         elif not looks:
-            looks.append(_Look(now_s))  # waits of workers before it do not count
+            looks.append((now_s, 0.0, 0.0, 0.0, 0.0))
         else:
-            sums = map(sum, zip(looks[-1][1:], grown, strict=True))
-            looks.append(_Look(max(now_s, looks[-1].time_s), *sums))
-        while len(looks) > 2 and looks[-1].time_s - looks[1].time_s >= WINDOW_S:
+            looks.append((max(now_s, looks[-1][0]), *map(sum, zip(looks[-1][1:], grown, strict=True))))
+        while len(looks) > 2 and looks[-1][0] - looks[1][0] >= WINDOW_S:
             looks.popleft()
         return self._shares()
 
@@ -100,7 +90,7 @@ class Waits:
         shares = self._shares()
         if shares is None:
             return ""
-        span = f"last {self._looks[-1].time_s - self._looks[0].time_s:.0f} s"
+        span = f"last {self._looks[-1][0] - self._looks[0][0]:.0f} s"
         share, sentence = max(zip(shares, _SENTENCES, strict=True))
         if share < BALANCED:
             return f"Nothing is a bottleneck: learner and workers waited less than 10 % of the {span}."
@@ -109,8 +99,7 @@ class Waits:
     def _shares(self) -> Shares | None:
         if not self._looks:
             return None
-        first, last = self._looks[0], self._looks[-1]
-        _, of_s, *waited = (late - early for early, late in zip(first, last, strict=True))
+        _, of_s, *waited = (late - early for early, late in zip(self._looks[0], self._looks[-1], strict=True))
         return Shares(*(min(each / of_s, 1.0) for each in waited)) if of_s else None
 
     def _of_learner(self, learner: LearnerStatus | None) -> tuple[float, float]:

@@ -17,23 +17,19 @@ R = TypeVar("R")
 
 _OF_PROCESSES: Final = tuple(Processes.__dataclass_fields__)
 _ELSEWHERE: Final = {
+    "create_env_fn": "did you mean `env`?",
+    "exploration_type": "did you mean `exploration`?",
+    "learning_starts": "did you mean `init_random_frames`?",
+    "n_steps": "did you mean `frames_per_batch`?",
     "num_env_runners": "did you mean `workers`?",
     "precision": "write `weight_scheme=rollfleet.schemes.Whole('bfloat16')`",
+    "rollout_fragment_length": "did you mean `frames_per_batch`?",
     "split_trajs": "write `postproc=rollfleet.split_trajectories`",
+    "storing_device": "did you mean `device`?",
+    "total_timesteps": "did you mean `total_frames`?",
     "wrappers": "wrap the environment in a function, and pass that as `env`",
 }
 """Hints for names whose nearest keyword means something else."""
-
-_OTHERS: Final = {
-    "create_env_fn": "env",
-    "exploration_type": "exploration",
-    "learning_starts": "init_random_frames",
-    "n_steps": "frames_per_batch",
-    "rollout_fragment_length": "frames_per_batch",
-    "storing_device": "device",
-    "total_timesteps": "total_frames",
-}
-"""Our names of other libraries' keywords."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +96,6 @@ def hints_names(caller: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 def _hint(name: str, names: list[str]) -> str:
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
-    if (name := _OTHERS.get(name, name)) in names:
-        return f"did you mean `{name}`?"
     if "processes" in names and name in _OF_PROCESSES:
         return f"write `processes=rollfleet.Processes({name}=...)`"
     if name in PLACES:
