@@ -1,7 +1,6 @@
 """Execution of plans, and translation of errors into problems."""
 
 from collections.abc import Sequence
-from http import HTTPStatus
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.kubernetes_names import MANAGED_BY_LABEL, MANAGER
@@ -42,11 +41,10 @@ class Applier:
                 try:
                     written = await (self._api.create if first else self._api.apply)(manifest)
                 except ApiError as error:
-                    if manifest["kind"] == "Secret" and error.status == HTTPStatus.UNPROCESSABLE_ENTITY:
-                        if "field is immutable" in str(error):  # of another type
-                            raise _taken(ref(manifest)) from error
-                        if "metadata.ownerReferences" in str(error):  # a second one
-                            raise _earlier(ref(manifest)) from error
+                    if manifest["kind"] == "Secret" and "field is immutable" in str(error):  # of another type
+                        raise _taken(ref(manifest)) from error
+                    if manifest["kind"] == "Secret" and "metadata.ownerReferences" in str(error):  # a second one
+                        raise _earlier(ref(manifest)) from error
                     raise
             case Change(which, patch):
                 written = await self._api.patch(which.kind, namespace, which.name, patch)

@@ -32,15 +32,12 @@ def conditions(snapshot: Snapshot) -> list[Condition]:
 def _ready(snapshot: Snapshot) -> Iterator[Condition]:
     """Yield whether all workers run, unless none should: kstatus would wait for a condition that is False."""
     stage = snapshot.verdict.stage
-    if snapshot.stopped:
-        if stage in (Stage.FAILED, Stage.RETRY) or (stage is Stage.LIVE and snapshot.problem):
-            yield condition(ConditionType.READY, False, _STOPPED[stage], "no workers should run")
-        return
-    counted = f"{snapshot.ready} of {snapshot.wanted} workers run and report"
-    if snapshot.ready >= snapshot.wanted:
-        yield condition(ConditionType.READY, True, "AllWorkersReady", counted)
-    else:
-        yield condition(ConditionType.READY, False, "WorkersMissing", counted)
+    if not snapshot.stopped:
+        reason = "AllWorkersReady" if (holds := snapshot.ready >= snapshot.wanted) else "WorkersMissing"
+        counted = f"{snapshot.ready} of {snapshot.wanted} workers run and report"
+        yield condition(ConditionType.READY, holds, reason, counted)
+    elif stage in (Stage.FAILED, Stage.RETRY) or (stage is Stage.LIVE and snapshot.problem):
+        yield condition(ConditionType.READY, False, _STOPPED[stage], "no workers should run")
 
 
 def _progressing(snapshot: Snapshot) -> Condition:

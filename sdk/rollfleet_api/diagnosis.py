@@ -57,13 +57,14 @@ ADVICE: Final = {
 }
 """Advice by reason, with `{job}`, `{named}` (its metadata) and `{worker}` as placeholders."""
 
-_NOT_OF_WORKERS: Final = re.compile(r'pods "\S+-(learner|nats)-|the (learner|job\'s NATS server)\b')
-_LEARNER: Final = {
-    r"`spec\.(image|resources)[.\w]*`": r"`\1` in `spec.learner.template`",
-    r"`spec\.template`": "`spec.learner.template`",
+_NOT_OF_WORKERS: Final = re.compile(r"pods \"\S+-(learner|nats)-|the (?:job's )?(learner|NATS)\b")
+_PLACES: Final = {
+    "learner": {
+        r"`spec\.(image|resources)[.\w]*`": r"`\1` in `spec.learner.template`",
+        r"`spec\.template`": "`spec.learner.template`",
+    },
+    "nats": {r"`spec\.image`": "`nats.image` of the chart", r"`spec\.(resources|template)": r"`spec.nats.\1"},
 }
-_SERVER: Final = {r"`spec\.image`": "`nats.image` of the chart", r"`spec\.(resources|template)": r"`spec.nats.\1"}
-_PLACES: Final = {"learner": _LEARNER, "nats": _SERVER, "job's NATS server": _SERVER}
 """The fields of the learner and of the server, in place of the workers' in an advice, by the words of a message."""
 
 
@@ -139,7 +140,7 @@ def _explained(job: JobView, state: str, reason: str, message: str, *, is_proble
     worker = f" --worker {found[1]}" if found else ""
     advice = ADVICE.get(reason, "").format(job=job.key, named=job.metadata, worker=worker)
     if of := _NOT_OF_WORKERS.search(message):
-        for field, place in _PLACES[of[1] or of[2]].items():
+        for field, place in _PLACES[(of[1] or of[2]).lower()].items():
             advice = re.sub(field, place, advice)
     return Diagnosis(state=state, reason=reason, message=message, advice=advice, is_problem=is_problem)
 
