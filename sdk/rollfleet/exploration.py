@@ -1,8 +1,7 @@
 """The way a policy turns its distribution into an action, set by a context instead of an argument."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, ContextDecorator
+from contextvars import ContextVar, Token
 
 from rollfleet.errors import JobInvalid
 from rollfleet_api.job import Exploration
@@ -17,8 +16,7 @@ def exploration() -> Exploration:
     return _current.get()
 
 
-@contextmanager
-def exploring(how: Exploration | str) -> Iterator[None]:
+def exploring(how: Exploration | str) -> AbstractContextManager[None]:
     """Make policies act in this way, such as "mode", inside the block. Contexts nest; each thread and task has its own.
 
     Raises:
@@ -31,10 +29,19 @@ def exploring(how: Exploration | str) -> Iterator[None]:
         Mean
     """
     try:
-        token = _current.set(Exploration(str(how).capitalize()))
+        return _Exploring(Exploration(str(how).capitalize()))
     except ValueError:
         raise JobInvalid(f"how: expected one of {[each.lower() for each in Exploration]}, got {how!r}") from None
-    try:
-        yield
-    finally:
-        _current.reset(token)
+
+
+class _Exploring(AbstractContextManager[None], ContextDecorator):
+    """Entered at each step of a policy: a function with `yield` would take six times as long."""
+
+    def __init__(self, how: Exploration) -> None:
+        self._how, self._entered = how, list[Token[Exploration]]()
+
+    def __enter__(self) -> None:
+        self._entered.append(_current.set(self._how))
+
+    def __exit__(self, *error: object) -> None:
+        _current.reset(self._entered.pop())

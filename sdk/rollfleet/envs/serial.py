@@ -74,7 +74,9 @@ class SerialVectorEnv(SyncVectorEnv):
                 elif not isinstance(observation, taken):
                     observation = self._fitting(observation, i)
                 observations[i] = observation
-                if type(terminated) not in _FLAGS or type(truncated) not in _FLAGS:
+                if (terminated is not False and type(terminated) not in _FLAGS) or (
+                    truncated is not False and type(truncated) not in _FLAGS
+                ):
                     raise TypeError
                 rewards[i], terminations[i], truncations[i] = reward, terminated, truncated
             except (AttributeError, TypeError, ValueError):

@@ -6,8 +6,8 @@ step.
 
 import re
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -21,7 +21,7 @@ from rollfleet.data.tensor_tree import nested
 from rollfleet.envs.space_tree import Space, SpaceTree, array_dtype, array_shape, unheld
 from rollfleet.envs.spaces import action_keys, observation_keys, tensor_dtype
 from rollfleet.errors import EnvironmentInvalid, MessageCorrupt, PolicyInvalid
-from rollfleet.exploration import exploration
+from rollfleet.exploration import Exploration, exploration, exploring
 from rollfleet.policies.fast_mlp import FastMlp, fast
 from rollfleet.policies.outputs import check_action, flattened, is_private, key_of, shown
 from rollfleet.policies.recurrence import Call, HiddenState, RecurrentCall
@@ -63,6 +63,7 @@ class Actor:
         num_envs: int,
         lengths: Callable[[], Array],
         *,
+        exploration: Exploration = Exploration.RANDOM,
         trained_here: bool = False,
     ) -> None:
         """Keep the policy; it is not called yet.
@@ -72,6 +73,7 @@ class Actor:
             spaces: The observation and the action space of a single environment.
             num_envs: The number of environments.
             lengths: Returns int64 [envs], the frames of the running episodes so far.
+            exploration: How the policy acts.
             trained_here: Whether the learner trains this very object. What it keeps of a call can then be trained on.
 
         Raises:
@@ -90,7 +92,7 @@ class Actor:
         self.action_of: Callable[[list[Array]], Any] = itemgetter(0) if self.actions.plain else self.actions.join
         self._inputs = [torch.from_numpy(array) for array in self.carried]
         self._simple = self.observations.plain and self.device.type == "cpu"
-        self._policy, self._trained_here = policy, trained_here
+        self._policy = policy
         self._num_envs = num_envs
         self._action_keys = action_keys(self.actions)
         self._casts: list[tuple[int, np.dtype[Any]]] = []  # actions whose dtype differs from the space's
@@ -108,15 +110,29 @@ class Actor:
             self._special, self.reads_starts, self.reads_counts = module, module.reads_starts, module.reads_counts
         elif hasattr(policy, "initial_state"):
             self._special = RecurrentCall(policy, num_envs)
-
-    def acting(self) -> AbstractContextManager[object]:
-        """Return the context for calls: no gradients, and `exploration()` applies to TensorDict's modules."""
-        stack = ExitStack()
+        # The contexts of a call. They end with it: environments may train, or have policies of their own.
+        self._exploring = exploring(exploration)
+        self._interacting: AbstractContextManager[object] = nullcontext()
+        self._usual = exploration is Exploration.RANDOM and not isinstance(self._special, TensorDictCall)
+        if isinstance(self._special, TensorDictCall):
+            self._interacting = interacting(exploration)
         # Tensors that a policy keeps (a hidden state, a running mean) would be unusable outside of inference mode.
-        inference = isinstance(self._policy, nn.Module) and not self._trained_here
-        stack.enter_context(torch.inference_mode() if inference else torch.no_grad())
-        stack.enter_context(interacting(exploration()) if isinstance(self._special, TensorDictCall) else nullcontext())
-        return stack
+        self._gradless = (
+            torch.inference_mode() if isinstance(policy, nn.Module) and not trained_here else torch.no_grad()
+        )
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Restore torch's modes and `exploration()` at the end: Ctrl-C may leave a call's contexts half entered."""
+        special = isinstance(self._special, TensorDictCall)
+        inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+        with (
+            exploring(exploration()),
+            interacting() if special else nullcontext(),
+            torch.inference_mode(inference),
+            torch.set_grad_enabled(grad),
+        ):
+            yield
 
     def first(self) -> list[Array]:
         """Start a fragment: act as in `__call__`, and learn or check the outputs' keys, dtypes and shapes.
@@ -127,7 +143,8 @@ class Actor:
         """
         if self._fast is not None and not self._layout:
             self._try()
-        self._quick = self._fast if self._fast is not None and self._fast.begin() else None
+        with self._exploring:
+            self._quick = self._fast if self._fast is not None and self._fast.begin() else None
         if self._quick is not None:
             self._show(0, self.carried[0].copy())  # `advance` writes into it from now on
             return self()
@@ -166,6 +183,10 @@ class Actor:
             self._special.forget()
 
     def _learn(self) -> list[Array]:
+        with self._exploring, self._interacting, self._gradless:
+            return self._learned()
+
+    def _learned(self) -> list[Array]:
         self._inputs = [torch.from_numpy(array.copy()) for array in self.carried[: len(self._inputs)]]
         output = self._call() if self._layout else self._very_first()
         flat = dict(flattened(output, self.carried_keys, self._next_keys()))
@@ -205,7 +226,12 @@ class Actor:
         """
         if self._quick is not None:
             return [self._quick.act(self.carried[0])]
-        output = self._call()
+        if self._usual and exploration() is Exploration.RANDOM:  # entering a context costs as much as a small layer
+            with self._gradless:
+                output = self._call()
+        else:
+            with self._exploring, self._interacting, self._gradless:
+                output = self._call()
         if isinstance(output, Tensor):
             values = [output]
         elif self._plain_keys is not None and type(output) is dict:
@@ -213,7 +239,8 @@ class Actor:
         else:
             flat = dict(flattened(output, self.carried_keys, self._next_keys()))
             values = [flat[key] for key in self._order]
-        return self._cast([as_array(value) for value in values])
+        arrays = [as_array(value) for value in values]
+        return self._cast(arrays) if self._casts else arrays
 
     def rest(self) -> list[tuple[Key, Array]]:
         """Return outputs that calls since `first` omitted, [steps, envs, ...] by key. Call it once, after the steps."""

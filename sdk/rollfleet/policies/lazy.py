@@ -42,7 +42,7 @@ def initialise(
             space = copy.deepcopy(supported(observation_space, "observation", "the policy"))
             space.seed(0)
             spaces = (space, supported(action_space, "action", "the policy"))
-            actor = Actor(policy, spaces, _ENVS, lambda: np.zeros(_ENVS, np.int64))
+            actor = Actor(policy, spaces, _ENVS, lambda: np.zeros(_ENVS, np.int64), trained_here=True)
             leaves = zip(*(actor.observations.split(space.sample()) for _ in range(_ENVS)), strict=True)
             actor.advance(actor.observations.join([np.stack(leaf) for leaf in leaves]))
             actor.first()

@@ -20,11 +20,15 @@ from rollfleet.policies.recurrence import HiddenState
 from rollfleet.weights.modules import unwrapped
 
 
-def interacting(how: Exploration) -> AbstractContextManager[object]:
-    """Make TensorDict's modules act by `how`, in the whole process: TensorDict has no such setting for a thread."""
-    from tensordict.nn import InteractionType, set_interaction_type
+def interacting(how: Exploration | None = None) -> AbstractContextManager[object]:
+    """Make TensorDict's modules act by `how`, in the whole process: TensorDict has no such setting for a thread.
 
-    return set_interaction_type(InteractionType[how.name])  # type: ignore[no-any-return]
+    None: as they do now, which the context restores at its end.
+    """
+    from tensordict.nn import InteractionType, set_interaction_type
+    from tensordict.nn.probabilistic import interaction_type
+
+    return set_interaction_type(InteractionType[how.name] if how else interaction_type())  # type: ignore[no-any-return]
 
 
 def takes_tensordict(policy: object) -> bool:

@@ -32,7 +32,6 @@ from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.space_tree import bounds
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
-from rollfleet.exploration import exploring
 from rollfleet.policies.actor import Actor, Policy
 from rollfleet.policies.random_policy import UniformActions
 from rollfleet.rollout.episodes import EpisodeCounts
@@ -115,7 +114,14 @@ class Rollout:
         self._env, self._steps = env, steps
         self._episodes = EpisodeCounts(env.num_envs)
         spaces = (env.single_observation_space, env.single_action_space)
-        self._actor = Actor(policy, spaces, env.num_envs, lambda: self._episodes.lengths, trained_here=trained_here)
+        self._actor = Actor(
+            policy,
+            spaces,
+            env.num_envs,
+            lambda: self._episodes.lengths,
+            exploration=self._spec.exploration,
+            trained_here=trained_here,
+        )
         self._uniform = UniformActions(env.single_action_space)
         if self._spec.info_keys:
             self._keep_infos(env)
@@ -280,8 +286,7 @@ class Rollout:
         self._started = True
 
     def _run(self, version: int, random_actions: bool, stop: Callable[[], bool]) -> tuple[Storage, Collected]:
-        # Ctrl-C is raised inside all contexts: one that it left half entered would stay, with gradients off.
-        with self._stream.active(), exploring(self._spec.exploration), self._actor.acting(), interruptible():
+        with self._stream.active(), self._actor.unchanged(), interruptible():
             values = self._randomly() if random_actions else self._actor.first()
             stepper = self._stepper or self._allocate()
             self._storages.reverse()

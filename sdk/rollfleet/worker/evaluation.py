@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from torch import nn
 
 from rollfleet.envs.torchrl_env import TorchRLEnv
-from rollfleet.exploration import Exploration, exploring
+from rollfleet.exploration import Exploration
 from rollfleet.policies.actor import Actor, Policy
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.whole_episodes import WholeEpisodes
@@ -67,12 +67,11 @@ class PolicyEvaluation:
             return
         spaces, count = (env.single_observation_space, env.single_action_space), env.num_envs
         try:
-            actor = Actor(copy_of(self._policy), spaces, count, lambda: np.zeros(count, np.int64))
+            actor = Actor(copy_of(self._policy), spaces, count, lambda: np.zeros(count, np.int64), exploration=how)
             seen = batch_space(spaces[0], count)
             seen.seed(0)
-            with exploring(how), actor.acting():
-                actor.advance(seen.sample())
-                one, two = ([each.copy() for each in actor.first()[: len(actor.actions.leaves)]] for _ in range(2))
+            actor.advance(seen.sample())
+            one, two = ([each.copy() for each in actor.first()[: len(actor.actions.leaves)]] for _ in range(2))
         except Exception:  # a sampled observation may be none that the policy knows; its episodes raise other errors
             return
         if not all(map(np.array_equal, one, two)):

@@ -2,24 +2,36 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
-from tests.sdk.rollouts import Sampling, always_0, mlp, rollout_of
+from tensordict.nn.probabilistic import interaction_type
+from tests.sdk.rollouts import Observing, Sampling, always_0, mlp, rollout_of
 from torch import Tensor, nn
 
 from rollfleet.data.batch import to_batch
 from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.errors import PolicyInvalid
+from rollfleet.exploration import Exploration, exploration
+from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.factory import Policy
 from rollfleet_api.job import EnvSpec
 
 CARTPOLE = EnvSpec(id="CartPole-v1", num_envs=3)
 PENDULUM = EnvSpec(id="Pendulum-v1", num_envs=2)
+
+
+class Still(nn.Module):
+    """Always takes action 0."""
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return always_0(observation)
 
 
 def test_all_outputs_of_a_policy_are_in_the_batch() -> None:
@@ -76,6 +88,42 @@ def test_modules_run_in_inference_mode_and_callables_without_gradients() -> None
     rollout_of(CARTPOLE, module).collect(version=0)
     rollout_of(CARTPOLE, lambda observation: module(observation)).collect(version=0)
     assert set(seen) == {(True, False), (False, False)}
+
+
+class Curious(Observing):
+    """Trains a network in each step; two opponents show in the reward how they act. Episodes of three frames."""
+
+    observation_space = Box(-1, 1, (2,))
+    length = 3
+
+    def __init__(self) -> None:
+        self.network = nn.Linear(2, 1)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        seen, _, *rest = super().step(action)
+        self.network(torch.from_numpy(seen)).sum().backward()
+        random = exploration() is Exploration.RANDOM and interaction_type() is None
+        return seen, float(random and not torch.is_inference_mode_enabled()), *rest
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        always_0,
+        Still(),
+        TensorDictModule(Still(), ["observation"], ["action"]),
+        ActorCritic(Box(-1, 1, (2,)), Discrete(2)),
+        None,
+    ],
+)
+def test_an_environment_steps_outside_of_the_policys_modes(policy: Policy | None, mode: AutoresetMode) -> None:
+    """A curiosity wrapper trains, and an opponent inside of the environment explores while the policy does not."""
+    rollout = rollout_of(SyncVectorEnv([Curious] * 2, autoreset_mode=mode), policy, exploration=Exploration.MODE)
+    for random_actions in (True, False, False):
+        assert (rollout.collect(version=0, random_actions=random_actions).steps["next", "reward"] == 1).all()
+    with torch.no_grad(), pytest.raises(RuntimeError, match="does not require grad"):  # the caller's own modes stay
+        rollout.collect(version=0)
 
 
 @pytest.mark.parametrize(
