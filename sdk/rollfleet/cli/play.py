@@ -35,6 +35,7 @@ def play(
     from rollfleet.collector import Collector
     from rollfleet.envs.torchrl_env import TorchRLEnv
     from rollfleet.errors import JobInvalid
+    from rollfleet.learner.construction import GIVEN
     from rollfleet_api.documents import read_job
     from rollfleet_api.job import CollectorJob
 
@@ -44,6 +45,8 @@ def play(
         raise JobInvalid("--env and --policy change the job of the checkpoint; write them into the file of --job")
     path, saved = read(policy)
     known = read_job(job) if job else CollectorJob.model_validate(_named(saved["job"], make_env, make_policy))
+    if not job:
+        _confirm(path, _code_of(known, {make_env, make_policy, GIVEN}))
     sys.path.append(str(job.resolve().parent if job else Path.cwd()))  # the job's own modules, after installed ones
     try:
         env = _env(known, pictures=gif is not None)
@@ -90,6 +93,27 @@ def _named(job: dict[str, Any], env: str | None, policy: str | None) -> dict[str
     if policy is not None:
         spec["policy"] = {"entrypoint": policy}
     return job | {"spec": spec}
+
+
+def _code_of(job: "CollectorJob", given: set[str | None]) -> list[str]:
+    """Return the code that a checkpoint's job names, as `module:callable`, without what is `given`."""
+    env, policy = job.spec.env, job.spec.policy
+    own_id = env.id if env.id and ":" in env.id else None  # its module would be imported
+    named = [own_id, env.entrypoint, *(wrapper.entrypoint for wrapper in env.wrappers), policy.entrypoint]
+    return [each for each in named if each is not None and each not in given]
+
+
+def _confirm(path: Path, code: list[str]) -> None:
+    """Ask before code runs that only a checkpoint names: the file may come from a stranger."""
+    from rollfleet.errors import JobInvalid
+
+    names = ", ".join(code)
+    if not code or (sys.stdin.isatty() and typer.confirm(f"{path} names code to run here: {names}. Run it?", err=True)):
+        return
+    raise JobInvalid(
+        f"{path} names code, {names}, which does not run for the file alone; name it yourself: --job FILE, or --env and "
+        "--policy"
+    )
 
 
 def _env(job: "CollectorJob", *, pictures: bool) -> "VectorEnv":

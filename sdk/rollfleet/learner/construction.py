@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from rollfleet.cluster.sources import Sources
 
 STEPS_AT_ONCE = 128  # memory of a worker that collects whole trajectories
-_GIVEN = "rollfleet.learner.construction:given"
+GIVEN = "rollfleet.learner.construction:given"
 
 
 def given(*spaces: object, **__: object) -> NoReturn:
@@ -196,7 +196,7 @@ class _Envs:
         update: dict[str, object] = {"kwargs": dict(kwargs)}
         if isinstance(env, str):
             return make(self.spec.model_copy(update=update | {"id": env, "entrypoint": None}))
-        return make(self.spec.model_copy(update=update | {"id": None, "entrypoint": _GIVEN}), env)
+        return make(self.spec.model_copy(update=update | {"id": None, "entrypoint": GIVEN}), env)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,17 +244,17 @@ def _job(env: Any, policy: Any, keywords: Keywords) -> CollectorJob:
     values = {name: keywords[name] for name in PLACES} | {"workers": keywords["workers"] or 1}
     if policy is None and keywords["policy_factory"] is not None and "weights_interval" not in keywords.given:
         values["weights_interval"] = 0  # its policies act with their own weights
-    values |= {name: _GIVEN for name in HOOKS if callable(values[name])}
+    values |= {name: GIVEN for name in HOOKS if callable(values[name])}
     if (count := _envs_in(first)) is not None and "num_envs" not in keywords.given:
         values["num_envs"] = count
     if values["frames_per_batch"] is None and values["trajs_per_batch"]:
         shares = values["workers"] if str(values["mode"]).lower() == "sync" else 1
         values["frames_per_batch"] = STEPS_AT_ONCE * shares * values["num_envs"]
-    made: dict[str, Any] = {"id": first} if isinstance(first, str) else {"entrypoint": _GIVEN}
+    made: dict[str, Any] = {"id": first} if isinstance(first, str) else {"entrypoint": GIVEN}
     if isinstance(kwargs := keywords["env_kwargs"], Mapping):
         with suppress(TypeError, ValueError):  # objects have no place in a job
             made["kwargs"] = json.loads(json.dumps(dict(kwargs), default=plain, allow_nan=False))
-    return job_of(values, made, {"entrypoint": _GIVEN})
+    return job_of(values, made, {"entrypoint": GIVEN})
 
 
 def _check_policy(policy: Any, keywords: Keywords) -> None:

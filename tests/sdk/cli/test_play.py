@@ -1,6 +1,7 @@
 """`rollfleet play` runs a trained policy in its job's environment, without exploration, and shows it."""
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -68,9 +69,10 @@ def write_job(file: Path, *, hidden: int = 4, length: int = 5) -> Path:
 
 
 def played(policy: Path, **options: Any) -> None:
-    play(
-        policy, **{"job": None, "make_env": None, "make_policy": None, "episodes": 2, "gif": None, "seed": 0} | options
-    )
+    """The environment of `trained` is named, as its user does."""
+    make_env = None if options.get("job") else "steps_env:Steps"
+    named = {"job": None, "make_env": make_env, "make_policy": None, "episodes": 2, "gif": None, "seed": 0}
+    play(policy, **named | options)
 
 
 def test_a_film_that_is_no_gif_is_refused(trained: Path) -> None:
@@ -148,7 +150,7 @@ def test_a_checkpoint_of_a_python_collector_is_played(
         next(collector)
         part = torch.compile(policy, backend="eager") if compiled else policy
         rollfleet.Checkpoint(tmp_path, collector, {"policy": part}).save()
-    played(tmp_path, episodes=1)
+    played(tmp_path, make_env=None, episodes=1)
     assert capsys.readouterr().out.splitlines()[0] == "episode 1: return 3.0, 3 frames"
 
 
@@ -198,7 +200,7 @@ def test_objects_of_a_python_collector_are_named_to_play_its_checkpoint(
         next(collector)
         path = rollfleet.Checkpoint(tmp_path / module, collector, {"policy": policy}).save()
     with pytest.raises(RollfleetError, match=r"^the environment was passed as an object; .*--env and --policy"):
-        played(path)
+        played(path, make_env=None)
     with pytest.raises(RollfleetError, match=r"^the policy was passed as an object; .*--env and --policy"):
         played(path, make_env=f"{module}:env")
     named = {"make_env": f"{module}:env", "make_policy": f"{module}:policy", "episodes": 1}
@@ -207,6 +209,45 @@ def test_objects_of_a_python_collector_are_named_to_play_its_checkpoint(
     if module == "of_torchrl":
         with pytest.raises(RollfleetError, match="makes no pictures here; play without --gif"):
             played(path, gif=tmp_path / "a.gif", **named)
+
+
+FOREIGN = "foreign:run"
+CARTPOLE: dict[str, Any] = {"id": "CartPole-v1"}
+CODE: dict[str, dict[str, Any]] = {
+    "environment": {"env": {"entrypoint": FOREIGN}},
+    "policy": {"env": CARTPOLE, "policy": {"entrypoint": FOREIGN}},
+    "wrapper": {"env": CARTPOLE | {"wrappers": [{"entrypoint": FOREIGN}]}},
+    "module of an id": {"env": {"id": "foreign:run-v0"}},
+}
+
+
+@pytest.fixture(params=CODE.values(), ids=CODE.keys())
+def of_a_stranger(request: pytest.FixtureRequest, trained: Path) -> Path:
+    """A checkpoint that names code which writes the file `ran`."""
+    (trained.parents[1] / "foreign.py").write_text("import pathlib; pathlib.Path('ran').touch()")
+    sys.modules.pop("foreign", None)
+    state = torch.load(trained, weights_only=True)
+    state["job"]["spec"] |= request.param
+    torch.save(state, trained)
+    return trained
+
+
+def test_a_file_alone_runs_no_code_that_it_names(of_a_stranger: Path) -> None:
+    with pytest.raises(RollfleetError, match=r"checkpoint-1\.pt names code, foreign:run.*--job FILE, or --env"):
+        played(of_a_stranger, make_env=None)
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("answer", ["n", "y"])
+def test_on_a_terminal_the_user_decides(of_a_stranger: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    user, terminal = os.openpty()
+    os.write(user, f"{answer}\n".encode())
+    with os.fdopen(terminal) as stdin, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdin", stdin)
+        with pytest.raises(RollfleetError):  # there is no such callable
+            played(of_a_stranger, make_env=None)
+    os.close(user)
+    assert Path("ran").exists() is (answer == "y")
 
 
 @pytest.mark.parametrize(
