@@ -111,8 +111,8 @@ def _confirm(path: Path, code: list[str]) -> None:
     if not code or (sys.stdin.isatty() and typer.confirm(f"{path} names code to run here: {names}. Run it?", err=True)):
         return
     raise JobInvalid(
-        f"{path} names code, {names}, which does not run for the file alone; name it yourself: --job FILE, or --env and "
-        "--policy"
+        f"{path} names code, {names}, which does not run for the file alone; name it yourself: --job FILE, or --env "
+        "and --policy"
     )
 
 

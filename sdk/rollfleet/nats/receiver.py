@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from nats.aio.msg import Msg
 
-from rollfleet.data.batch import TRAJECTORY, to_batch
+from rollfleet.data.batch import to_batch
 from rollfleet.errors import MessageCorrupt, WireError, copied
 from rollfleet.nats.intake import Intake
 from rollfleet.nats.link import Link
@@ -183,10 +183,7 @@ class BatchReceiver:
                     self._changed.notify_all()
 
     def _arrival(self, assembled: Assembled[Identity]) -> tuple[Arrival, int]:
-        meta, fragment = unpack_fragment(assembled.buffer, allocate=self._rebuilt.take)
-        shape = fragment.steps[TRAJECTORY].shape if TRAJECTORY in fragment.steps else ()
-        if any(own > most > 0 for own, most in zip(shape, self._most, strict=False)):
-            raise MessageCorrupt(f"a fragment of shape {list(shape)}; the job's have {list(self._most)} at most")
+        meta, fragment = unpack_fragment(assembled.buffer, allocate=self._rebuilt.take, most=self._most)
         batch: Any = to_batch(fragment, empty=self._rebuilt.empty)
         if self._device is not None:
             batch = batch.to(self._device, non_blocking=self._no_cuda_sync)

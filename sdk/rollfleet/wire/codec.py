@@ -52,6 +52,7 @@ __all__ = [
     "empty_buffer",
     "encode",
     "meta_of",
+    "shapes_of",
 ]
 
 if sys.byteorder != "little":
@@ -135,7 +136,7 @@ class Encoded:
         parts: The message's bytes, in order. Parts of contiguous CPU tensors are the tensors' own memory: a tensor that
             changes before its message is sent makes the receiver refuse the message.
         nbytes: Size of all parts together.
-        saved_bytes: What compression has saved.
+        saved_bytes: What compression, and folding, have saved.
 
     Example:
         >>> encoded = encode(b"meta", {("reward",): torch.ones(3)})
@@ -233,8 +234,7 @@ def decode(
             "decode makes tensors that share the buffer's memory: pass a writable one, such as a bytearray"
         )
     header_bytes, start = _check_message(raw.data, checksum=checksum)
-    header = raw[_PREFIX_BYTES:][:header_bytes].tobytes()
-    slots = _slots_cached(header) if header_bytes <= _CACHED_HEADER_BYTES else _slots(header)
+    slots = _slots_of(raw.data, header_bytes)
     places = _places(slots, raw[start:])
     meta = meta_of(raw.data)
 
@@ -256,6 +256,16 @@ def decode(
         tensor = torch.from_numpy(np.ndarray(slot.shape, slot.stored, data))
         tensors[slot.key] = tensor.view(torch.bfloat16) if slot.dtype is torch.bfloat16 else tensor
     return meta, tensors
+
+
+def shapes_of(message: Buffer) -> dict[Key, tuple[int, ...]]:
+    """Return the shapes of a message's tensors, before memory is taken for them. No checksum is checked.
+
+    Raises:
+        MessageCorrupt, MessageTooLarge: See `decode`.
+    """
+    view = np.frombuffer(message, np.uint8).data
+    return {slot.key: slot.shape for slot in _slots_of(view, _lengths(view)[0])}
 
 
 def meta_of(beginning: memoryview) -> bytes:
@@ -366,6 +376,11 @@ def _slots(header: bytes) -> tuple[_Slot, ...]:
 
 
 _slots_cached = lru_cache(maxsize=64)(_slots)
+
+
+def _slots_of(view: memoryview, header_bytes: int) -> tuple[_Slot, ...]:
+    header = bytes(view[_PREFIX_BYTES:][:header_bytes])
+    return _slots_cached(header) if header_bytes <= _CACHED_HEADER_BYTES else _slots(header)
 
 
 def _places(slots: tuple[_Slot, ...], payload: npt.NDArray[np.uint8]) -> list[tuple[int, int]]:

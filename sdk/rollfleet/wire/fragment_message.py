@@ -3,17 +3,34 @@
 Observations that are stacks of images are folded: see `rollfleet.wire.frame_stacks`.
 """
 
+from dataclasses import replace
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from rollfleet.data.batch import EPISODES, Fragment, compact
+from rollfleet.data.batch import EPISODES, TRAJECTORY, Fragment, compact
 from rollfleet.data.tensor_tree import Structure
-from rollfleet.errors import MessageCorrupt
-from rollfleet.wire.codec import Allocate, Buffer, Encoded, Key, decode, empty_buffer, encode
+from rollfleet.errors import MessageCorrupt, MessageTooLarge
+from rollfleet.wire.codec import (
+    LARGEST_BATCH_BYTES,
+    Allocate,
+    Buffer,
+    Encoded,
+    Key,
+    decode,
+    empty_buffer,
+    encode,
+    shapes_of,
+)
 from rollfleet.wire.frame_stacks import Folded, fold, unfold
 from rollfleet_api.job import Compression
 from rollfleet_api.messages import BatchMeta, MessageInvalid, pack, unpack
 from rollfleet_api.versions import count_of
+
+MOST_TIMES = 500
+"""What decompressing and unfolding take together, in multiples of the message; next observations double it."""
 
 _STEPS, _FINAL, _EPISODES = "steps", "final", "episodes"
 _STRUCTURE = ("structure", "json")  # of TorchRL's environments only
@@ -35,9 +52,10 @@ def pack_fragment(
         meta: Session, round, version and frames.
         checksum: Add a checksum, so that the receiver notices changed bytes.
         folded: Look for stacks of images, and send each image once.
-        compression: How to compress the tensors that gain from it.
+        compression: How to compress the tensors that gain from it, as far as `MOST_TIMES` allows.
     """
     tensors: dict[Key, Tensor] = {}
+    unfolded_bytes = 0
     if fragment.structure is not None:
         fragment = compact(fragment)
         tensors[_STRUCTURE] = torch.frombuffer(bytearray(pack(fragment.structure)), dtype=torch.uint8)
@@ -47,19 +65,36 @@ def pack_fragment(
             tensors[_STEPS, *key] = tensor
         else:
             tensors |= {(part, *key): value for part, value in zip(_FOLDED, stacks, strict=True)}
+            unfolded_bytes += tensor.nbytes
     tensors |= {(_FINAL, *key): tensor for key, tensor in fragment.final.items()}
     tensors |= {(_EPISODES, name): tensor for name, tensor in fragment.episodes.items()}
-    return encode(pack(meta), tensors, checksum=checksum, compression=compression)
+    rebuilt_bytes = unfolded_bytes + sum(tensor.nbytes for tensor in tensors.values())
+    for each in (compression, Compression.LZ4, Compression.NONE):
+        encoded = encode(pack(meta), tensors, checksum=checksum, compression=each)
+        if rebuilt_bytes <= MOST_TIMES * encoded.nbytes:
+            break
+    return replace(encoded, saved_bytes=encoded.saved_bytes + unfolded_bytes)
 
 
 def unpack_fragment(
-    buffer: Buffer, *, checksum: bool = True, allocate: Allocate = empty_buffer
+    buffer: Buffer, *, checksum: bool = True, allocate: Allocate = empty_buffer, most: tuple[int, int] = (0, 0)
 ) -> tuple[BatchMeta, Fragment]:
     """Decode a fragment. Its tensors are views of `buffer`, or have memory of `allocate`: compressed and folded ones.
 
+    Args:
+        buffer: See `decode`.
+        checksum: Check the checksum.
+        allocate: Returns the memory of a compressed or folded tensor.
+        most: Environments and T at most, by the job; 0: no bound.
+
     Raises:
-        MessageCorrupt: `pack_fragment` did not make these bytes.
+        MessageCorrupt: `pack_fragment` did not make these bytes, or the fragment is larger than `most`.
+        MessageTooLarge: It would take more than `MOST_TIMES` its own memory, or `LARGEST_BATCH_BYTES`.
     """
+    shape = shapes_of(buffer).get((_STEPS, *TRAJECTORY), ())
+    if any(own > bound > 0 for own, bound in zip(shape, most, strict=False)):
+        raise MessageCorrupt(f"a fragment of shape {list(shape)}; the job's have {list(most)} at most")
+    allocate = _bounded(allocate, min(MOST_TIMES * len(buffer), LARGEST_BATCH_BYTES))
     header, tensors = decode(buffer, checksum=checksum, allocate=allocate)
     try:
         meta = unpack(BatchMeta, header)
@@ -81,6 +116,20 @@ def unpack_fragment(
         structure=structure,
     )
     return meta, fragment
+
+
+def _bounded(allocate: Allocate, most_bytes: int) -> Allocate:
+    """Return an `Allocate` of this many bytes together."""
+    taken = 0
+
+    def bounded(nbytes: int) -> NDArray[np.uint8]:
+        nonlocal taken
+        taken += nbytes
+        if taken > most_bytes:
+            raise MessageTooLarge(taken, most_bytes, "a decompressed batch")
+        return allocate(nbytes)
+
+    return bounded
 
 
 def _unfolded(parts: dict[str, dict[Key, Tensor]], allocate: Allocate) -> dict[Key, Tensor]:

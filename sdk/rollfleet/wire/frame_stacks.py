@@ -23,7 +23,7 @@ from rollfleet.wire.codec import Allocate, empty_buffer
 Array: TypeAlias = NDArray[Any]
 
 MOST_IMAGES = 16
-"""K at most: unfolding allocates up to this many times the received bytes."""
+"""K at most."""
 
 _LEAST_BYTES = 256  # of an image: folding smaller ones saves too little
 _PROBE_FRAMES = 8  # frames that show whether observations are stacks
