@@ -30,12 +30,15 @@ def play(
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the environment.")] = 0,
 ) -> None:
     """Run a trained policy without exploration, and show the return of each episode."""
+    import numpy as np
+
     from rollfleet.checkpoint import read
     from rollfleet.cli.film import GifRecorder
     from rollfleet.collector import Collector
     from rollfleet.envs.torchrl_env import TorchRLEnv
     from rollfleet.errors import JobInvalid
     from rollfleet.learner.construction import GIVEN
+    from rollfleet.rollout.episodes import LongEpisodes
     from rollfleet_api.documents import read_job
     from rollfleet_api.job import CollectorJob
 
@@ -57,7 +60,7 @@ def play(
         raise JobInvalid(f"{error}. Name a job that can be played: --job FILE, or --env and --policy") from error
     recorder = GifRecorder(env) if gif else None
     collect = known.spec.collect
-    returns = []
+    returns, long = [], LongEpisodes("play")
     with Collector(
         env.base if isinstance(env, TorchRLEnv) else recorder or env,
         actor,
@@ -69,7 +72,8 @@ def play(
         seed=seed,
     ) as collector:
         for number in range(1, episodes + 1):
-            for batch in collector:
+            for frames, batch in enumerate(collector, 1):
+                long.check(np.array([frames]))
                 if batch["next", "done"].any():
                     break
             returns.append(collector.episode_returns[-1])

@@ -1,5 +1,6 @@
 """Returns, lengths and last observations of episodes, collected while a vector of environments runs."""
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,6 +9,11 @@ from numpy.typing import NDArray
 
 from rollfleet.data.batch import Episodes
 from rollfleet.data.tensor_memory import Array
+
+log = logging.getLogger(__name__)
+
+LONG_FRAMES = 30_000
+"""More than the longest episode of Atari: 108,000 frames, of which an agent sees each fourth."""
 
 
 class EpisodeCounts:
@@ -42,6 +48,24 @@ class EpisodeCounts:
         lengths = np.concatenate([np.zeros(0, dtype=np.int64), *(lengths for _, lengths in self._ended)])
         self.ended, self._ended = 0, []
         return {"returns": torch.from_numpy(returns), "lengths": torch.from_numpy(lengths)}
+
+
+class LongEpisodes:
+    """Warns, once, of an episode that `what` waits for, and that may have no end."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._warned = what, False
+
+    def check(self, lengths: NDArray[np.int64]) -> None:
+        """Warn if an episode of these frames so far is longer than usual ones."""
+        if not self._warned and (frames := int(lengths.max(initial=0))) >= LONG_FRAMES:
+            self._warned = True
+            log.warning(
+                "%s waits for the end of an episode that has %s frames; if it has no end, set `max_frames_per_traj` "
+                "(`collect.maxFramesPerTraj` of a job)",
+                self._what,
+                f"{frames:,}",
+            )
 
 
 class FinalObservations:

@@ -34,7 +34,7 @@ from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
 from rollfleet.policies.actor import Actor, Policy
 from rollfleet.policies.random_policy import UniformActions
-from rollfleet.rollout.episodes import EpisodeCounts
+from rollfleet.rollout.episodes import EpisodeCounts, LongEpisodes
 from rollfleet.rollout.finite_check import FAR, FINITE, NOT_NAN, FiniteCheck, Frames
 from rollfleet.rollout.infos import Infos
 from rollfleet.rollout.lockstep import LockstepStepper
@@ -112,7 +112,7 @@ class Rollout:
         self._mode = check(env, f"environment {env}")
         self._check_resets(f"environment {env}")
         self._env, self._steps = env, steps
-        self._episodes = EpisodeCounts(env.num_envs)
+        self._episodes, self._long = EpisodeCounts(env.num_envs), LongEpisodes("trajs_per_batch")
         spaces = (env.single_observation_space, env.single_action_space)
         self._actor = Actor(
             policy,
@@ -334,6 +334,7 @@ class Rollout:
             storage, collected = self._run(version, random_actions, enough)
             whole.add(storage, collected)
             self._episodes.take()
+            self._long.check(self._episodes.lengths)
         if not len(whole):  # what follows is not their beginning: begin new episodes
             whole.cut_open(self._actor.carried)
             self.start_over()

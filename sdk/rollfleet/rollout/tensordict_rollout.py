@@ -19,7 +19,7 @@ from rollfleet.exploration import exploring
 from rollfleet.policies.actor import device_of_policy
 from rollfleet.policies.tensordict_call import interacting
 from rollfleet.policies.tensordict_policy import check_actions, tensordict_policy
-from rollfleet.rollout.episodes import EpisodeCounts
+from rollfleet.rollout.episodes import EpisodeCounts, LongEpisodes
 from rollfleet.rollout.finite_check import FINITE, NOT_NAN, FiniteCheck, Frames
 from rollfleet.rollout.seeding import Seeds, TorchStream
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
@@ -91,7 +91,7 @@ class TensorDictRollout:
         limits |= dict.fromkeys(self._reward_keys, FINITE)
         self._finite = FiniteCheck(env, raises=spec.non_finite is NonFinite.ERROR)
         self._finite.limits = {} if spec.non_finite is NonFinite.IGNORE else limits
-        self._episodes = EpisodeCounts(env.num_envs)
+        self._episodes, self._long = EpisodeCounts(env.num_envs), LongEpisodes("trajs_per_batch")
         self._in_collect = self._worked = False
         self.reseed(seeds, trajectories)
 
@@ -289,6 +289,7 @@ class TensorDictRollout:
         while len(self._whole) < wanted and not (stopped and self._whole):
             batch, ended = self._frames(stop, random_actions)
             self._whole.add(batch, ended)
+            self._long.check(self._episodes.lengths)
             stopped = stop()
             if stopped and not self._whole:  # what follows is not their beginning: begin new episodes
                 self._whole.cut(self._cut_flags)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.policies.actor import Policy
+from rollfleet.rollout.episodes import LongEpisodes
 from rollfleet.rollout.rollouts import make_rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
@@ -41,6 +42,7 @@ class WholeEpisodes:
 
     def __init__(self, env: VectorEnv, policy: Policy, collect: CollectSpec, exploration: Exploration) -> None:
         self._seed, self._num_envs = collect.seed, env.num_envs
+        self._long = LongEpisodes("evaluation")
         options = CollectSpec(
             frames_per_batch=env.num_envs * STEPS,
             max_frames_per_traj=collect.max_frames_per_traj,
@@ -88,6 +90,7 @@ class WholeEpisodes:
             returns += np.where(counted, rewards, 0.0).sum(1)
             lengths += counted.sum(1)
             running &= ~ended
+            self._long.check(lengths[running])
         return returns, lengths
 
 

@@ -52,7 +52,6 @@ __all__ = [
     "empty_buffer",
     "encode",
     "meta_of",
-    "shapes_of",
 ]
 
 if sys.byteorder != "little":
@@ -61,6 +60,7 @@ if sys.byteorder != "little":
 Key: TypeAlias = tuple[str, ...]
 Buffer: TypeAlias = bytearray | memoryview | npt.NDArray[np.uint8]
 
+Check: TypeAlias = Callable[[Mapping[Key, tuple[int, ...]]], object]
 Allocate: TypeAlias = Callable[[int], npt.NDArray[np.uint8]]
 """Returns uninitialised memory of this many bytes, uint8, aligned as that of `empty_buffer`."""
 
@@ -210,7 +210,7 @@ def encode(
 
 
 def decode(
-    buffer: Buffer, *, checksum: bool = True, allocate: Allocate = empty_buffer
+    buffer: Buffer, *, checksum: bool = True, allocate: Allocate = empty_buffer, check: Check = lambda _: None
 ) -> tuple[bytes, dict[Key, torch.Tensor]]:
     """Decode one message in place.
 
@@ -219,6 +219,7 @@ def decode(
             more is a view that keeps it alive. (If it does not begin at a multiple of 16, it is copied.)
         checksum: Check the checksum.
         allocate: Returns the memory of a compressed tensor.
+        check: Gets the shapes of all tensors before memory is taken for any.
 
     Returns:
         `meta`, and CPU tensors by key in the order they were encoded.
@@ -234,7 +235,9 @@ def decode(
             "decode makes tensors that share the buffer's memory: pass a writable one, such as a bytearray"
         )
     header_bytes, start = _check_message(raw.data, checksum=checksum)
-    slots = _slots_of(raw.data, header_bytes)
+    header = raw[_PREFIX_BYTES:][:header_bytes].tobytes()
+    slots = _slots_cached(header) if header_bytes <= _CACHED_HEADER_BYTES else _slots(header)
+    check({slot.key: slot.shape for slot in slots})
     places = _places(slots, raw[start:])
     meta = meta_of(raw.data)
 
@@ -256,16 +259,6 @@ def decode(
         tensor = torch.from_numpy(np.ndarray(slot.shape, slot.stored, data))
         tensors[slot.key] = tensor.view(torch.bfloat16) if slot.dtype is torch.bfloat16 else tensor
     return meta, tensors
-
-
-def shapes_of(message: Buffer) -> dict[Key, tuple[int, ...]]:
-    """Return the shapes of a message's tensors, before memory is taken for them. No checksum is checked.
-
-    Raises:
-        MessageCorrupt, MessageTooLarge: See `decode`.
-    """
-    view = np.frombuffer(message, np.uint8).data
-    return {slot.key: slot.shape for slot in _slots_of(view, _lengths(view)[0])}
 
 
 def meta_of(beginning: memoryview) -> bytes:
@@ -362,12 +355,7 @@ def _slots(header: bytes) -> tuple[_Slot, ...]:
         stored = np.dtype("uint16" if dtype is torch.bfloat16 else tensor.dtype)
         slots.append(
             _Slot(
-                key=tensor.key,
-                dtype=dtype,
-                stored=stored,
-                shape=tensor.shape,
-                nbytes=nbytes,
-                encoding=tensor.encoding,
+                key=tensor.key, dtype=dtype, stored=stored, shape=tensor.shape, nbytes=nbytes, encoding=tensor.encoding
             )
         )
     if len({slot.key for slot in slots}) != len(slots):
@@ -376,11 +364,6 @@ def _slots(header: bytes) -> tuple[_Slot, ...]:
 
 
 _slots_cached = lru_cache(maxsize=64)(_slots)
-
-
-def _slots_of(view: memoryview, header_bytes: int) -> tuple[_Slot, ...]:
-    header = bytes(view[_PREFIX_BYTES:][:header_bytes])
-    return _slots_cached(header) if header_bytes <= _CACHED_HEADER_BYTES else _slots(header)
 
 
 def _places(slots: tuple[_Slot, ...], payload: npt.NDArray[np.uint8]) -> list[tuple[int, int]]:

@@ -3,6 +3,7 @@
 Observations that are stacks of images are folded: see `rollfleet.wire.frame_stacks`.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +23,6 @@ from rollfleet.wire.codec import (
     decode,
     empty_buffer,
     encode,
-    shapes_of,
 )
 from rollfleet.wire.frame_stacks import Folded, fold, unfold
 from rollfleet_api.job import Compression
@@ -91,11 +91,14 @@ def unpack_fragment(
         MessageCorrupt: `pack_fragment` did not make these bytes, or the fragment is larger than `most`.
         MessageTooLarge: It would take more than `MOST_TIMES` its own memory, or `LARGEST_BATCH_BYTES`.
     """
-    shape = shapes_of(buffer).get((_STEPS, *TRAJECTORY), ())
-    if any(own > bound > 0 for own, bound in zip(shape, most, strict=False)):
-        raise MessageCorrupt(f"a fragment of shape {list(shape)}; the job's have {list(most)} at most")
+
+    def check(shapes: Mapping[Key, tuple[int, ...]]) -> None:
+        shape = shapes.get((_STEPS, *TRAJECTORY), ())
+        if any(own > bound > 0 for own, bound in zip(shape, most, strict=False)):
+            raise MessageCorrupt(f"a fragment of shape {list(shape)}; the job's have {list(most)} at most")
+
     allocate = _bounded(allocate, min(MOST_TIMES * len(buffer), LARGEST_BATCH_BYTES))
-    header, tensors = decode(buffer, checksum=checksum, allocate=allocate)
+    header, tensors = decode(buffer, checksum=checksum, allocate=allocate, check=check)
     try:
         meta = unpack(BatchMeta, header)
         episodes = {name: tensors.pop((_EPISODES, name)) for name in EPISODES}

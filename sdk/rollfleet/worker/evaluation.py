@@ -22,7 +22,7 @@ from rollfleet.system.process_setup import generators_seeded
 from rollfleet.transports.worker_side import Weights, WorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import WeightLayout
-from rollfleet.weights.modules import complete, copy_of, flags_of
+from rollfleet.weights.modules import POLICY, complete, copy_of, flags_of, sources_of
 from rollfleet.worker.worker import failure
 from rollfleet_api.job import EvaluationSpec
 from rollfleet_api.messages import Evaluation, LearnerPhase, WorkerState, WorkerStatus
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class PolicyEvaluation:
-    """Evaluates a policy of its own, in environments of its own.
+    """Evaluates a policy of its own, in `eval()` mode, in environments of its own.
 
     Args:
         workload: The job, its environments and its policy.
@@ -52,6 +52,9 @@ class PolicyEvaluation:
             try:
                 made = workload.make_policy(index, env.single_observation_space, env.single_action_space)
                 self._policy: Policy = copy_of(made) if isinstance(made, nn.Module) else made  # it may be shared
+                own = {POLICY, *sources_of(made)} if isinstance(made, nn.Module) else ()
+                self._flags = tuple((name, False) for name in own)  # as `eval()` does
+                complete(self._policy, {}, self._flags)
                 self._select = workload.scheme.select
                 self.layout: Layout = workload.scheme.layout(self._select(self._policy))
                 self._warn_of_noise(env)
@@ -84,14 +87,14 @@ class PolicyEvaluation:
         """Load a version."""
         with torch.inference_mode():  # an earlier call may have left tensors of this mode
             self.layout.load(torch.from_numpy(version.data), loaded := self._select(self._policy))
-            complete(self._policy, loaded, version.flags)
+            complete(self._policy, loaded, self._flags or version.flags)
 
     def copy_weights(self, policy: Any) -> None:
         """Load the present weights of another policy of the same kind, exactly."""
         exact = WeightLayout(weights := self._select(policy))
         with torch.inference_mode():
             exact.load(exact.snapshot(weights).data, loaded := self._select(self._policy))
-            complete(self._policy, loaded, flags_of(policy))
+            complete(self._policy, loaded, self._flags or flags_of(policy))
 
     def evaluate(self, version: int, stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
         """Run the episodes on the loaded weights. Returns None if `stop` was true before their end."""

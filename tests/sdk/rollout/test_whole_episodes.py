@@ -7,12 +7,14 @@ import gymnasium
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from tests.sdk.rollouts import towards_fall
+from tests.sdk.rollouts import always_0, rollout_of, towards_fall
 from torch import Tensor
 
 from rollfleet import make_env
+from rollfleet.rollout.episodes import LONG_FRAMES
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.whole_episodes import WholeEpisodes
+from rollfleet.testing import CountingEnv
 from rollfleet_api.job import CollectSpec, EnvSpec, Exploration
 
 SEED, ENVS, COUNT = 5, 3, 7  # the last part has one episode that counts, and two that do not
@@ -52,6 +54,16 @@ def test_each_environment_counts_its_first_episode_of_a_part(mode: AutoresetMode
         assert found is not None
         assert tuple(map(list, found)) == plain_loop(limit or 10_000)
     episodes.close()
+
+
+def test_a_wait_for_an_episode_that_may_have_no_end_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    def endless() -> SyncVectorEnv:
+        return SyncVectorEnv([partial(CountingEnv, episode_frames=LONG_FRAMES + 100)])
+
+    WholeEpisodes(endless(), always_0, COLLECT, Exploration.DETERMINISTIC).run(1)
+    rollout_of(endless(), always_0, steps=LONG_FRAMES // 2, trajs_per_batch=1).collect(version=0)
+    hint = "waits for the end of an episode that has 30,0"
+    assert [message.partition(hint)[0] for message in caplog.messages] == ["evaluation ", "trajs_per_batch "]
 
 
 def test_stopped_episodes_have_no_result() -> None:

@@ -103,6 +103,29 @@ class Noisy(nn.Module):
         return self.weight.detach() + spread * torch.randn(len(observation), 1)
 
 
+class Moded(nn.Linear):
+    """Falls to the left in `eval()` mode, and balances else: episodes of 9 or 10 frames, or many more."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 2)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return always_0(observation) if not self.training else (observation[:, 2] + observation[:, 3] > 0).long()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_evaluations_act_in_eval_mode(processes: CollectInProcesses, workers: int) -> None:
+    make = processes if workers else Collector
+    collector: Any = make(
+        "CartPole-v1", policy := Moded(), workers=workers, evaluation=EVERY_3 | {"every": 1}, **OPTIONS
+    )
+    next(collector)
+    wait_until(lambda: bool(collector.evaluations))
+    collector.shutdown()
+    assert policy.training
+    assert collector.evaluations[0].mean_return < 11
+
+
 @pytest.mark.parametrize(
     ("quiet", "how", "warned"),
     [(False, "deterministic", True), (True, "deterministic", False), (True, "mean", False), (False, "random", False)],
