@@ -30,15 +30,12 @@ def play(
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the environment.")] = 0,
 ) -> None:
     """Run a trained policy without exploration, and show the return of each episode."""
-    import numpy as np
-
     from rollfleet.checkpoint import read
     from rollfleet.cli.film import GifRecorder
     from rollfleet.collector import Collector
     from rollfleet.envs.torchrl_env import TorchRLEnv
     from rollfleet.errors import JobInvalid
     from rollfleet.learner.construction import GIVEN
-    from rollfleet.rollout.episodes import LongEpisodes
     from rollfleet_api.documents import read_job
     from rollfleet_api.job import CollectorJob
 
@@ -49,7 +46,7 @@ def play(
     path, saved = read(policy)
     known = read_job(job) if job else CollectorJob.model_validate(_named(saved["job"], make_env, make_policy))
     if not job:
-        _confirm(path, _code_of(known, {make_env, make_policy, GIVEN}))
+        _confirm(path, known, {make_env, make_policy, GIVEN})
     sys.path.append(str(job.resolve().parent if job else Path.cwd()))  # the job's own modules, after installed ones
     try:
         env = _env(known, pictures=gif is not None)
@@ -60,7 +57,7 @@ def play(
         raise JobInvalid(f"{error}. Name a job that can be played: --job FILE, or --env and --policy") from error
     recorder = GifRecorder(env) if gif else None
     collect = known.spec.collect
-    returns, long = [], LongEpisodes("play")
+    returns = []
     with Collector(
         env.base if isinstance(env, TorchRLEnv) else recorder or env,
         actor,
@@ -72,8 +69,7 @@ def play(
         seed=seed,
     ) as collector:
         for number in range(1, episodes + 1):
-            for frames, batch in enumerate(collector, 1):
-                long.check(np.array([frames]))
+            for batch in collector:
                 if batch["next", "done"].any():
                     break
             returns.append(collector.episode_returns[-1])
@@ -99,20 +95,17 @@ def _named(job: dict[str, Any], env: str | None, policy: str | None) -> dict[str
     return job | {"spec": spec}
 
 
-def _code_of(job: "CollectorJob", given: set[str | None]) -> list[str]:
-    """Return the code that a checkpoint's job names, as `module:callable`, without what is `given`."""
+def _confirm(path: Path, job: "CollectorJob", given: set[str | None]) -> None:
+    """Ask before code runs that only a checkpoint names, and not `given`: the file may come from a stranger."""
+    from rollfleet.errors import JobInvalid
+
     env, policy = job.spec.env, job.spec.policy
     own_id = env.id if env.id and ":" in env.id else None  # its module would be imported
     named = [own_id, env.entrypoint, *(wrapper.entrypoint for wrapper in env.wrappers), policy.entrypoint]
-    return [each for each in named if each is not None and each not in given]
-
-
-def _confirm(path: Path, code: list[str]) -> None:
-    """Ask before code runs that only a checkpoint names: the file may come from a stranger."""
-    from rollfleet.errors import JobInvalid
-
-    names = ", ".join(code)
-    if not code or (sys.stdin.isatty() and typer.confirm(f"{path} names code to run here: {names}. Run it?", err=True)):
+    names = ", ".join(each for each in named if each is not None and each not in given)
+    if not names or (
+        sys.stdin.isatty() and typer.confirm(f"{path} names code to run here: {names}. Run it?", err=True)
+    ):
         return
     raise JobInvalid(
         f"{path} names code, {names}, which does not run for the file alone; name it yourself: --job FILE, or --env "

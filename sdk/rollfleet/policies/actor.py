@@ -111,11 +111,10 @@ class Actor:
         elif hasattr(policy, "initial_state"):
             self._special = RecurrentCall(policy, num_envs)
         # The contexts of a call. They end with it: environments may train, or have policies of their own.
+        special = isinstance(self._special, TensorDictCall)
+        self._usual = exploration is Exploration.RANDOM and not special
         self._exploring = exploring(exploration)
-        self._interacting: AbstractContextManager[object] = nullcontext()
-        self._usual = exploration is Exploration.RANDOM and not isinstance(self._special, TensorDictCall)
-        if isinstance(self._special, TensorDictCall):
-            self._interacting = interacting(exploration)
+        self._interacting: AbstractContextManager[object] = interacting(exploration) if special else nullcontext()
         # Tensors that a policy keeps (a hidden state, a running mean) would be unusable outside of inference mode.
         self._gradless = (
             torch.inference_mode() if isinstance(policy, nn.Module) and not trained_here else torch.no_grad()

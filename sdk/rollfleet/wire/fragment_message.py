@@ -14,16 +14,7 @@ from torch import Tensor
 from rollfleet.data.batch import EPISODES, TRAJECTORY, Fragment, compact
 from rollfleet.data.tensor_tree import Structure
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
-from rollfleet.wire.codec import (
-    LARGEST_BATCH_BYTES,
-    Allocate,
-    Buffer,
-    Encoded,
-    Key,
-    decode,
-    empty_buffer,
-    encode,
-)
+from rollfleet.wire.codec import LARGEST_BATCH_BYTES, Allocate, Buffer, Encoded, Key, decode, empty_buffer, encode
 from rollfleet.wire.frame_stacks import Folded, fold, unfold
 from rollfleet_api.job import Compression
 from rollfleet_api.messages import BatchMeta, MessageInvalid, pack, unpack
@@ -81,11 +72,7 @@ def unpack_fragment(
 ) -> tuple[BatchMeta, Fragment]:
     """Decode a fragment. Its tensors are views of `buffer`, or have memory of `allocate`: compressed and folded ones.
 
-    Args:
-        buffer: See `decode`.
-        checksum: Check the checksum.
-        allocate: Returns the memory of a compressed or folded tensor.
-        most: Environments and T at most, by the job; 0: no bound.
+    `most` are the environments and T at most, by the job; 0: no bound.
 
     Raises:
         MessageCorrupt: `pack_fragment` did not make these bytes, or the fragment is larger than `most`.
@@ -97,8 +84,15 @@ def unpack_fragment(
         if any(own > bound > 0 for own, bound in zip(shape, most, strict=False)):
             raise MessageCorrupt(f"a fragment of shape {list(shape)}; the job's have {list(most)} at most")
 
-    allocate = _bounded(allocate, min(MOST_TIMES * len(buffer), LARGEST_BATCH_BYTES))
-    header, tensors = decode(buffer, checksum=checksum, allocate=allocate, check=check)
+    taken, most_bytes = 0, min(MOST_TIMES * len(buffer), LARGEST_BATCH_BYTES)
+
+    def bounded(nbytes: int) -> NDArray[np.uint8]:
+        nonlocal taken
+        if (taken := taken + nbytes) > most_bytes:
+            raise MessageTooLarge(taken, most_bytes, "a decompressed batch")
+        return allocate(nbytes)
+
+    header, tensors = decode(buffer, checksum=checksum, allocate=bounded, check=check)
     try:
         meta = unpack(BatchMeta, header)
         episodes = {name: tensors.pop((_EPISODES, name)) for name in EPISODES}
@@ -112,27 +106,13 @@ def unpack_fragment(
             raise MessageCorrupt(f"no batch: it holds {(part, *key)}")
         parts[part][tuple(key)] = tensor
     fragment = Fragment(
-        steps={**parts[_STEPS], **_unfolded(parts, allocate)},
+        steps={**parts[_STEPS], **_unfolded(parts, bounded)},
         final=parts[_FINAL],
         episodes=episodes,
         version=count_of(meta.version),
         structure=structure,
     )
     return meta, fragment
-
-
-def _bounded(allocate: Allocate, most_bytes: int) -> Allocate:
-    """Return an `Allocate` of this many bytes together."""
-    taken = 0
-
-    def bounded(nbytes: int) -> NDArray[np.uint8]:
-        nonlocal taken
-        taken += nbytes
-        if taken > most_bytes:
-            raise MessageTooLarge(taken, most_bytes, "a decompressed batch")
-        return allocate(nbytes)
-
-    return bounded
 
 
 def _unfolded(parts: dict[str, dict[Key, Tensor]], allocate: Allocate) -> dict[Key, Tensor]:
