@@ -11,7 +11,7 @@ import pytest
 import yaml
 from tests.control.chart.helm import ABSENT, find, tools
 
-WORKFLOWS = ("tests", "release", "docs")
+WORKFLOWS = ("tests", "release", "docs", "torchrl-nightly")
 
 
 def test_every_place_has_the_version_of_the_project(repository: Path, project: dict[str, Any]) -> None:

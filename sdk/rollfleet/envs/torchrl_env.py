@@ -14,7 +14,12 @@ from rollfleet.errors import EnvironmentInvalid
 from rollfleet_api.job import EnvSpec, Vectorization
 
 KEEPS_SEEDS = "rollfleet_keeps_seeds"
-"""An attribute of an `EnvBase` that is true if neither it nor torch's generator is seeded: both go on as they are."""
+"""An attribute of an `EnvBase` that is true if its rollout is that of TorchRL's own collector.
+
+Neither it nor torch's generator is seeded, both go on as they are. Noise without `is_init` gets none."""
+
+UNCALLED = "rollfleet_uncalled"
+"""An attribute of an `EnvBase` that is true if the policy is not called before the first batch, to know its outputs."""
 
 STAYS_OPEN = "rollfleet_stays_open"
 """An attribute of an `EnvBase` that is true if the next call that would close it leaves it open."""
@@ -132,7 +137,7 @@ def with_transforms(env: Any, options: Mapping[str, Any], policy: object) -> Any
     wanted: list[tuple[set[Key], Any]] = []  # transforms, and the keys that they make
     if limit or options.get("step_count"):
         wanted.append(({("step_count",)}, StepCounter(max_steps=limit or None)))
-    if options.get("is_init") or primers or reads_starts:
+    if options.get("is_init") or primers or (reads_starts and not vars(env).get(KEEPS_SEEDS)):
         wanted.append(({("is_init",)}, InitTracker()))
     wanted += [({key_of(key) for key in primer.primers.keys(True, True)}, primer) for primer in primers]
     for makes, transform in wanted:

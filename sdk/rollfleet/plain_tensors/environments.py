@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rollfleet.data.tensor_tree import key_of
-from rollfleet.plain_tensors.known import Untranslated, check_own
+from rollfleet.plain_tensors.known import Untranslated, changed, check_own, look_again
 from rollfleet.plain_tensors.transforms import Following, Values, keep_given, transformed
 
 Step: TypeAlias = Callable[[Values], tuple[Values, Values]]
@@ -20,6 +20,7 @@ def translate_env(env: Any) -> Step | Untranslated:
     try:
         if torch.get_default_device().type != "cpu":
             raise Untranslated("the default device")
+        look_again()
         inner = _following(env)
         if not env._simple_done or env.run_type_checks or vars(env).get("_compiled_step_and_maybe_reset"):
             raise Untranslated("an environment that is compiled, checks types, or has no `done`")
@@ -68,7 +69,7 @@ def reset_of(env: Any) -> Callable[[Values], Values] | None:
 
 
 def _following(env: Any) -> Following:
-    name = check_own(env, "environment", TRANSLATED, ("_output_transform", "_reset_output_transform"))  # GymWrapper's
+    name = check_own(env, "environment", TRANSLATED, ("_collector", "_output_transform", "_reset_output_transform"))
     if vars(env).get("_torchrl_native_autoreset") or (env.device is not None and env.device.type != "cpu"):
         raise Untranslated("an environment that resets itself, or is not on the CPU")
     return TRANSLATED[name](env)
@@ -125,7 +126,8 @@ def _encoder(spec: Any) -> Callable[[Any], Tensor]:
     from torchrl.data import tensor_specs
 
     encode, shape, kind = spec.encode, spec.shape, None
-    if type(spec)._encode_eager is tensor_specs.TensorSpec._encode_eager and not tensor_specs._CHECK_SPEC_ENCODE:
+    eager = type(spec)._encode_eager is tensor_specs.TensorSpec._encode_eager and encode == spec._encode_eager
+    if eager and not changed(spec, ("encode",)) and not tensor_specs._CHECK_SPEC_ENCODE:
         kind = torch.empty(0, dtype=spec.dtype).numpy().dtype
 
     def encoded(value: Any) -> Tensor:
@@ -133,8 +135,7 @@ def _encoder(spec: Any) -> Callable[[Any], Tensor]:
             return torch.from_numpy(value)
         if isinstance(value, float) and kind is not None and shape == (1,):
             return torch.from_numpy(np.array([value], kind))
-        found: Tensor = encode(value, ignore_device=True)
-        return found
+        return encode(value, ignore_device=True)  # type: ignore[no-any-return]
 
     return encoded
 

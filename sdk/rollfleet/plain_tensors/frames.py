@@ -50,7 +50,10 @@ class PlainFrames:
             policy = Untranslated("random actions")
         elif isinstance(policy, PlainPolicy):
             policy = policy.refresh(sizes) or policy
-        self._tell(step, policy)
+        ways = (f"TorchRL's own ({it})" if isinstance(it, Untranslated) else "plain tensors" for it in (step, policy))
+        if self.path != (path := "environment: {}; policy: {}".format(*ways)):
+            self.path = path
+            log.debug(path)
         if isinstance(step, Untranslated) and isinstance(policy, Untranslated):
             return None
         write = None if isinstance(policy, Untranslated) else policy
@@ -90,13 +93,6 @@ class PlainFrames:
             carrier = after
         return _stacked(frames, sizes, device), torch.stack(ends, dim=-1), _tensordict(carrier, sizes, device)
 
-    def _tell(self, *parts: object) -> None:
-        ways = (f"TorchRL's own ({one})" if isinstance(one, Untranslated) else "plain tensors" for one in parts)
-        path = "environment: {}; policy: {}".format(*ways)
-        if self.path != path:
-            self.path = path
-            log.debug(path)
-
 
 def _flat(tensordict: Any) -> Values | None:
     """Return the tensors of a TensorDict by key; None: a dict of tensors cannot have its form, or a key is private."""
@@ -120,12 +116,9 @@ def _tensordict(values: Any, sizes: torch.Size, device: torch.device | None) -> 
 
 
 def _merged(values: Values, following: Values) -> Values:
-    """Return a whole frame, in the order in which a TensorDict has its keys."""
-    below: Values = {("next", *key): value for key, value in following.items()}
-    found: Values = {}
-    for key, value in values.items():
-        found |= below if key[0] == "next" else {key: value}
-    return found | below
+    """Return a whole frame."""
+    root = {key: value for key, value in values.items() if key[0] != "next"}
+    return root | {("next", *key): value for key, value in following.items()}
 
 
 def _stacked(frames: list[Any], sizes: torch.Size, device: torch.device | None) -> Any:

@@ -2,21 +2,22 @@
 
 import math
 from collections.abc import Callable
-from inspect import isfunction
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import AffineTransform, Categorical, ComposeTransform, Distribution, Independent, Normal
 from torch.nn.functional import one_hot, softplus
 
 from rollfleet.data.tensor_tree import key_of
+from rollfleet.plain_tensors.known import changed
 from rollfleet.plain_tensors.transforms import Values
 
 Act: TypeAlias = Callable[[Values], object]
 Choice: TypeAlias = tuple[Tensor, ...] | None
 """A sample, and its log-probability if it is due; None: the parameters are unusual."""
 
+_BUILT_OF = (AffineTransform, Categorical, ComposeTransform, Independent, Normal)
 _LOG_TWO, _LOG_ROOT = math.log(2), math.log(math.sqrt(2 * math.pi))
 
 
@@ -35,7 +36,7 @@ def head(module: Any, sizes: torch.Size, how: str | None, own: Act) -> Act | Non
         or sorted(names) != parameters
         or (scored and not (drawn and type(module).__name__ == "SafeProbabilisticModule"))
         or any(each is not None for each in (module.num_samples, module._generator, module._generator_key))
-        or any(isfunction(each) and each.__module__ != kind.__module__ for each in vars(kind).values())
+        or any(map(changed, (kind, *_BUILT_OF)))
         or Distribution._validate_args
         or type(given) is not dict
         or any(each not in options or options[each] not in (..., value) for each, value in given.items())

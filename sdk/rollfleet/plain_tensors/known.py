@@ -1,15 +1,19 @@
-"""Objects of TorchRL that do what their class does: nothing of them is overridden."""
+"""Objects that run the code of their class in TorchRL, tensordict or torch, and no other code."""
 
+import logging
 from collections.abc import Container
 from functools import cache
-from importlib.metadata import version
-from inspect import isfunction
+from importlib import import_module
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 VERSIONS = {"torchrl": ("0.14.1",), "tensordict": ("0.14.3",)}
 """The versions whose classes were read."""
 
-_OWN = ("torchrl.", "tensordict.")
+OWN = {"torchrl", "tensordict", "torch", "builtins", "contextlib", "functools", "pyvers", "typing", "typing_extensions"}
+_read: dict[type, tuple[list[Any], str | None]] = {}  # what a class held, and the reason against it
+_seen = set[type]()  # in this batch
 
 
 class Untranslated(Exception):
@@ -17,36 +21,62 @@ class Untranslated(Exception):
 
 
 def check_own(part: Any, what: str, names: Container[str], hidden: Container[str] = ()) -> str:
-    """Return the name of an object's class, of which it hides no method but `hidden` ones.
+    """Return the name of an object's class.
 
     Raises:
-        Untranslated: The class is not exactly TorchRL's own of one of the names, or a method is another.
+        Untranslated: It has none of the names, or `changed` says that a method is another.
     """
-    from tensordict import nn
-    from torchrl import envs, modules
-
-    kind: Any = type(part)
-    name: str = kind.__name__
-    if name not in names:
-        raise Untranslated(f"{what} {name}")
-    if kind not in [getattr(module, name, None) for module in (envs, envs.transforms, modules, nn)]:
-        raise Untranslated(f"{name} is not exactly TorchRL's")
-    if reason := _unknown(kind):
+    name = type(part).__name__
+    if reason := f"{what} {name}" if name not in names else _of_versions() or changed(part, hidden):
         raise Untranslated(reason)
-    for attribute in vars(part):
-        if attribute not in hidden and callable(getattr(kind, attribute, None)):
-            raise Untranslated(f"{name}.{attribute} is overridden")
     return name
 
 
-@cache
-def _unknown(kind: type) -> str | None:
-    """Return what is not known of a class: an installed version, or a method that was put into it or its bases."""
-    for package, known in VERSIONS.items():
-        if (installed := version(package)) not in known:
-            return f"{package} {installed} is not one of {', '.join(known)}"
+def changed(part: Any, hidden: Container[str] = ()) -> str | None:
+    """Return what an object, or a class, runs that is not of its packages, `hidden` ones apart; None: nothing.
+
+    This one rule holds for all that has a translation, once a batch: a class that differs is read again.
+    """
+    kind = part if isinstance(part, type) else type(part)
     for base in kind.__mro__:
-        for name, value in [*vars(base).items()] if base.__module__.startswith(_OWN) else ():  # other threads add some
-            if isfunction(value) and not value.__module__.startswith(_OWN):
-                return f"{kind.__name__}.{name} is not TorchRL's"
+        if base not in _seen:
+            found = [*vars(base).values()]
+            if base not in _read or _read[base][0] != found:
+                _read[base] = found, _foreign(base)
+            _seen.add(base)
+        if reason := _read[base][1]:
+            return reason
+    for name, value in () if part is kind else vars(part).items():
+        its = getattr(kind, name, part)
+        if its is not part and (callable(value) or callable(its)) and name not in hidden:
+            return f"{kind.__name__}.{name} is overridden"
+    return None
+
+
+def look_again() -> None:
+    """Let `changed` look at each class once more: a batch begins."""
+    _seen.clear()
+
+
+def _foreign(kind: type) -> str | None:
+    if kind.__module__.partition(".")[0] not in OWN:
+        return f"{kind.__name__} is not TorchRL's"
+    return next((f"{kind.__name__}.{n} is not TorchRL's" for n, v in [*vars(kind).items()] if not _is_own(v)), None)
+
+
+def _is_own(value: Any) -> bool:
+    """Whether an attribute of a class runs its packages' code alone, whatever names its functions took over."""
+    inner = [getattr(value, name, None) for name in ("__wrapped__", "__func__", "fget", "fset", "func")]
+    home = str(getattr(value, "__globals__", {}).get("__name__") or getattr(type(value), "__module__", ""))
+    runs = callable(value) or hasattr(type(value), "__get__")
+    return not runs or (home.partition(".")[0] in OWN and all(map(_is_own, filter(callable, inner))))
+
+
+@cache
+def _of_versions() -> str | None:
+    for package, known in VERSIONS.items():
+        if (installed := import_module(package).__version__) not in known:
+            reason = f"{package} {installed} is not one of {', '.join(known)}"
+            log.warning("%s: all environments and policies take TorchRL's own path, which is slower", reason)
+            return reason
     return None

@@ -5,14 +5,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
 from rollfleet.data.tensor_tree import key_of, nested
 from rollfleet.plain_tensors.heads import Act, head
-from rollfleet.plain_tensors.known import Untranslated, check_own
-from rollfleet.plain_tensors.networks import HOOKS, function_of
+from rollfleet.plain_tensors.known import Untranslated, changed, check_own, look_again
 from rollfleet.plain_tensors.transforms import Values
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class PlainPolicy:
@@ -30,6 +32,7 @@ class PlainPolicy:
         from tensordict.nn.utils import skip_existing
 
         try:
+            look_again()
             if skip_existing() or torch_module._has_any_global_hook():
                 raise Untranslated("set_skip_existing, or hooks of all modules")
             self._acts = _acts(self._policy, torch.Size(batch_size), interaction_type())
@@ -55,14 +58,15 @@ def _acts(module: Any, sizes: torch.Size, how: str | None) -> list[Act]:
         if hook is not _forward_hook_safe_action:  # of `safe=True`
             raise Untranslated(f"a hook of {name}: {getattr(hook, '__name__', type(hook).__name__)}")
     translate, own = TRANSLATED[name], partial(_on_tensordict, module, sizes)
-    if getattr(module, "inplace", True) not in ((True,) if translate is _module else (None, True)):
-        raise Untranslated(f"inplace={module.inplace} of {name}")
+    for option, usual in (("inplace", (True,) if translate is _module else (True, None)), ("num_samples", (None, ()))):
+        if (given := getattr(module, option, usual[0])) not in usual:
+            raise Untranslated(f"{option}={given} of {name}")
     if translate is _parts:
         acts = [act for part in _parts(module, how) for act in _acts(part, sizes, how)]
         return [own] if module._select_before_return or module.partial_tolerant or hooks or not acts else acts
     names = () if translate is None else (*module.in_keys, *module.out_keys)
-    usual = not hooks and all(key != "_" and len(key_of(key)) == 1 for key in names)
-    return [(translate and usual and translate(module, sizes, how, own)) or own]
+    plain = not hooks and all(key != "_" and len(key_of(key)) == 1 for key in names)
+    return [(translate and plain and translate(module, sizes, how, own)) or own]
 
 
 def _on_tensordict(module: Callable[[Any], object], sizes: torch.Size, values: Values) -> None:
@@ -115,8 +119,10 @@ def _write(module: Any, found: Any, tensordict: Any) -> None:
 
 
 def _q_value(module: Any, sizes: torch.Size, how: str | None, own: Act) -> Act | None:
-    hot = module.action_space == "one_hot"
-    if not (hot or module.action_space == "categorical") or module.action_mask_key is not None:
+    hot, space = module.action_space == "one_hot", module.action_space
+    maps = [each.get(space) for each in (module.action_func_mapping, module.action_value_func_mapping)]
+    usual = [module._one_hot, None] if hot else [module._categorical, module._categorical_action_value]
+    if not (hot or space == "categorical") or module.action_mask_key is not None or maps != usual:
         return None
     key, writes = key_of(module.action_value_key), [*map(key_of, module.out_keys)]
     spec = module.spec.get(module.out_keys[0], None) if module.strict_shape is not False else None
@@ -141,11 +147,10 @@ def _epsilon_greedy(module: Any, sizes: torch.Size, how: str | None, own: Act) -
     if module.spec is None or module.action_mask_key is not None or not module.eps.is_cpu:
         return None
     key, eps, spec = key_of(module.out_keys[0]), module.eps, module.spec[module.action_key]
-    if type(spec) is not OneHot or spec.mask is not None or spec.device.type != "cpu":
+    if type(spec) is not OneHot or changed(spec, ("encode",)) or spec.mask is not None or spec.device.type != "cpu":
         return None
     n, dtype, dims, threshold = spec.space.n, spec.dtype, len(spec.shape), eps.item()
-    rows = torch.eye(n, dtype=dtype, device="cpu")
-    each = rows.unbind()
+    each = (rows := torch.eye(n, dtype=dtype, device="cpu")).unbind()
 
     def act(values: Values) -> object:
         action = values[key]
@@ -162,6 +167,32 @@ def _epsilon_greedy(module: Any, sizes: torch.Size, how: str | None, own: Act) -
         return None
 
     return act
+
+
+def function_of(network: Any) -> Callable[..., Any]:
+    """Return what a call of a network runs now: the network itself, if it is no usual module, or has hooks."""
+    kind = type(network)
+    is_mlp = kind.__name__ == "MLP" and kind.__module__.startswith("torchrl.") and not network._reshape_out
+    if (
+        not (is_mlp or kind in (nn.Linear, nn.Sequential))
+        or changed(network)
+        or any(vars(network).get(name) for name in HOOKS)
+    ):
+        return network  # type: ignore[no-any-return]
+    if kind is nn.Linear:
+        weight, bias = network.weight, network.bias
+        return lambda value: functional.linear(value, weight, bias)
+    layers = [function_of(layer) for layer in network._modules.values()]
+
+    def run(*inputs: Any) -> Any:
+        if len(inputs) != 1:
+            return network(*inputs)
+        (value,) = inputs
+        for layer in layers:
+            value = layer(value)
+        return value
+
+    return run
 
 
 _SEQUENCES = "TensorDictSequential", "SafeSequential", "ActorValueOperator", "ActorCriticOperator", "ActorCriticWrapper"

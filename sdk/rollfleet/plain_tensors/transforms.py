@@ -94,28 +94,13 @@ def _steps_of(transform: Any) -> Iterator[tuple[_Step, Callable[[_View], _View]]
     for attribute in ("in_keys", "out_keys", "excluded_keys", "selected_keys", "primers"):
         if any(isinstance(key, tuple) for key in getattr(transform, attribute, ())):
             raise Untranslated(f"{name} with keys in groups")
+    if name == "StepCounter" and not transform.update_done:
+        raise Untranslated("StepCounter without update_done")
     if name == "VecNorm":
         known = () if transform._td is None else transform._td.keys()
         if not {f"{key}_sum" for key in transform.in_keys} <= {*known}:
             raise Untranslated("VecNorm without statistics")
-    yield OWN[name](transform) if name in OWN else transform._step, transform._inv_call
-
-
-def _added(transform: Any) -> _Step:
-    """Return what `RewardSum` and `StepCounter` do to one key, without a look for its name in each step."""
-    own, sums = transform._step, type(transform).__name__ == "RewardSum"
-    keys = [*map(key_of, transform.out_keys if sums else transform.step_count_keys)]
-    if len(keys) != 1 or not (sums or transform.max_steps is None):
-        return own  # type: ignore[no-any-return]
-    key, more = keys[0], key_of(transform.in_keys[0]) if sums else ()
-
-    def step(given: _View, following: _View) -> _View:
-        if key not in given.values or (more and more not in following.values):
-            return own(given, following)  # type: ignore[no-any-return]
-        following.values[key] = given.values[key] + (following.values[more] if more else 1)
-        return following
-
-    return step
+    yield _normalised(transform) if name == "VecNormV2" else transform._step, transform._inv_call
 
 
 def _normalised(transform: Any) -> _Step:
@@ -150,13 +135,12 @@ def _normalised(transform: Any) -> _Step:
 
 
 _PLAINLY = (
-    *("CatFrames", "CatTensors", "ClipTransform", "DTypeCastTransform", "DoubleToFloat", "ExcludeTransform"),
-    *("EndOfLifeTransform", "GrayScale", "InitTracker", "NoopResetEnv", "ObservationNorm", "RNDTransform"),
-    *("RenameTransform", "Resize", "RewardClipping", "RewardScaling", "RewardSum", "SelectTransform", "SignTransform"),
-    *("SqueezeTransform", "StepCounter", "TensorDictPrimer", "ToTensorImage", "UnsqueezeTransform"),
+    *("BinarizeReward", "CatFrames", "CatTensors", "ClipTransform", "DTypeCastTransform", "DoubleToFloat"),
+    *("EndOfLifeTransform", "ExcludeTransform", "GrayScale", "InitTracker", "NoopResetEnv", "ObservationNorm"),
+    *("RNDTransform", "RenameTransform", "Resize", "RewardClipping", "RewardScaling", "RewardSum", "SelectTransform"),
+    *("SignTransform", "SqueezeTransform", "StepCounter", "TargetReturn", "TensorDictPrimer", "TimeMaxPool"),
+    *("ToTensorImage", "TrajCounter", "UnsqueezeTransform"),
 )
-
-OWN = {"RewardSum": _added, "StepCounter": _added, "VecNormV2": _normalised}
 
 TRANSLATED = dict.fromkeys(_PLAINLY, "") | {
     "VecNorm": "from the first batch on that begins with statistics of all `in_keys`",

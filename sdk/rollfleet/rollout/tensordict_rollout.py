@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, VERSION, Fragment, is_dense
-from rollfleet.data.tensor_tree import flatten, key_of
+from rollfleet.data.tensor_tree import Key, flatten, key_of
 from rollfleet.data.whole_trajectories import WholeTrajectories, flag_last
-from rollfleet.envs.torchrl_env import KEEPS_SEEDS, TorchRLEnv, with_transforms
+from rollfleet.envs.torchrl_env import KEEPS_SEEDS, UNCALLED, TorchRLEnv, with_transforms
 from rollfleet.errors import EnvironmentInvalid, JobInvalid
 from rollfleet.exploration import exploring
 from rollfleet.policies.actor import device_of_policy
@@ -73,16 +73,17 @@ class TensorDictRollout:
             )
         self._env, self._num_envs, self._steps = env, env.num_envs, steps
         self._keeps_seeds = bool(vars(env.base).get(KEEPS_SEEDS))
+        self._uncalled = self._keeps_seeds and bool(vars(env.base).get(UNCALLED))
         env.base = with_transforms(env.base, spec.model_dump(), policy)
         self._act = tensordict_policy(policy, env.base)
+        self._writes = getattr(self._act, "out_keys", None) or None  # all
         self._device = device_of_policy(policy)
         self._moves = (env.base.device or torch.device("cpu")).type != self._device.type
         self._plain = PlainFrames and PlainFrames(self._act, "its device" if self._moves else "")
-        flags = [("next", *key_of(key)) for key in env.base.done_keys]
-        self._done_keys = [key for key in flags if key[-1] == "done"] or flags
+        self._done_keys = flags = [("next", *key_of(key)) for key in env.base.done_keys]
         self._reward_keys = [("next", *key_of(key)) for key in env.base.reward_keys]
         truncated = [key for key in flags if key[-1] == "truncated"]
-        self._cut_flags = [*truncated, *self._done_keys]
+        self._cut_flags = [*truncated, *(key for key in flags if key[-1] == "done")]
         self._last_flags = [each for key in truncated for each in (key, (*key[:-1], "done")) if spec.set_truncated]
         if spec.set_truncated and not truncated:
             raise EnvironmentInvalid(f"environment {env} has no key `truncated`; remove `set_truncated`")
@@ -92,8 +93,15 @@ class TensorDictRollout:
         self._finite = FiniteCheck(env, raises=spec.non_finite is NonFinite.ERROR)
         self._finite.limits = {} if spec.non_finite is NonFinite.IGNORE else limits
         self._episodes, self._long = EpisodeCounts(env.num_envs), LongEpisodes("trajs_per_batch")
-        self._in_collect = self._worked = False
+        self._in_collect = self._worked = self._started = False
+        self._trajectories = trajectories
+        self._carrier: Any = None
+        self._outputs: dict[Key, Tensor] | None = None
+        self._order: dict[Key, int] = {}  # of keys in batches
         self.reseed(seeds, trajectories)
+        if self._keeps_seeds and trained_here:
+            with torch.no_grad():
+                self._begin()
 
     @property
     def path(self) -> str:
@@ -101,13 +109,16 @@ class TensorDictRollout:
         return self._plain.path if self._plain else ""
 
     def reseed(self, seeds: Seeds, trajectories: TrajectoryIds) -> None:
-        """See `Rollouts`."""
+        """See `Rollouts`. TorchRL's own collector keeps its environments as they are where a run is restored."""
+        stays = self._keeps_seeds and self._started and trajectories is not self._trajectories
         self._seeds, self._trajectories = seeds, trajectories
         self._stream = TorchStream(seeds.torch, self._device)
-        self._seeded, self._started, self._frames_before = 0, False, 0
-        self._carrier: Any = None
-        self._outputs: dict[Any, Tensor] = {}
+        self._seeded, self._started, self._frames_before = 0, stays, 0
         self._whole = WholeTrajectories()
+        if stays:
+            self._ids = trajectories.take(self._num_envs)
+        elif self._carrier is not None:
+            self._carrier = self._carrier.clone().zero_() if self._keeps_seeds else None
 
     def collect(
         self,
@@ -143,8 +154,10 @@ class TensorDictRollout:
             raise
         tensors, structure = flatten(batch)
         self._in_collect, self._worked = False, True
+        for key in tensors:
+            self._order.setdefault(key, len(self._order))
         return Fragment(
-            steps={key: value.contiguous() for key, value in tensors.items()},
+            steps={key: tensors[key].contiguous() for key in sorted(tensors, key=self._order.__getitem__)},
             final={},
             episodes=self._episodes.take(),
             version=version,
@@ -188,6 +201,8 @@ class TensorDictRollout:
                 frames.append(frame)
                 ends.append(ended(frame))  # at once: some environments write into the same flags again
             batch, ended_at, self._carrier = TensorDict.maybe_dense_stack(frames, -1), torch.stack(ends, -1), carrier
+        if random_actions:
+            self._complete(batch)
         ended_at = ended_at.reshape(self._num_envs, -1)
         batch = _rows(batch, batch.batch_dims - 1)
         if private := [key for key in batch.keys(True) if any(part.startswith("_") for part in key_of(key))]:
@@ -203,41 +218,55 @@ class TensorDictRollout:
 
     def _first(self) -> Any:
         """Return the TensorDict that the next action is taken for, after a reset where one is due."""
-        if self._started and not self._spec.reset_at_each_iter:
-            return self._carrier
-        if not self._started and not self._keeps_seeds:
+        if not self._started:
+            self._begin()
+        if self._spec.reset_at_each_iter:  # once more, as TorchRL's, which resets when it is made, too
+            self._reset()
+        return self._carrier
+
+    def _begin(self) -> None:
+        """Reset all environments, and call the policy once to know its outputs, as TorchRL's collector when made."""
+        if not self._keeps_seeds:
             seeds = self._seeds.again(self._seeded).envs
             self._env.base.set_seed(seeds[0], static_seed=len(seeds) > 1 and len(set(seeds)) == 1)
             self._seeded, self._frames_before = self._seeded + 1, 0
-        carrier = self._env.base.reset()
-        if not self._started:
-            self._outputs = self._shown(carrier)
-            self._complete(carrier)
+        self._reset()
+        if self._outputs is None and not self._uncalled:
+            keys = self._env.base.fake_tensordict().keys(True, True) if self._keeps_seeds else ()
+            self._order = {key_of(name): number for number, name in enumerate(keys)}  # as in TorchRL's batches
+            self._show()
+        self._started = True
+
+    def _reset(self) -> None:
+        """Begin new trajectories. The policy's outputs stay for its next call, as in TorchRL."""
+        found = self._env.base.reset()
+        self._carrier = found if self._carrier is None else self._carrier.update(found)
         self._episodes.discard(slice(None))
         self._ids = self._trajectories.take(self._num_envs)
         self._whole.forget()
-        again = self._spec.reset_at_each_iter and not self._started  # as TorchRL's, which resets when it is made, too
-        self._started = True
-        return self._first() if again else carrier
 
-    def _shown(self, carrier: Any) -> dict[Any, Tensor]:
-        """Return zeros in the form of the policy's outputs, by key, from one call."""
-        with torch.random.fork_rng(devices=[]):
-            shown = self._called(carrier.clone())
+    def _show(self) -> None:
+        """Learn the form of the policy's outputs, by key, from one call."""
+        draws = self._keeps_seeds and not self._uncalled
+        with nullcontext() if draws else torch.random.fork_rng(devices=[]):
+            shown = self._called(self._carrier.clone(recurse=not self._keeps_seeds))
         check_actions(shown, self._env.base)
-        found = {key: shown.get(key, None) for key in getattr(self._act, "out_keys", ())}
-        return {key: torch.zeros_like(value) for key, value in found.items() if isinstance(value, Tensor)}
+        found = {key: shown.get(key, None) for key in self._writes or ()}
+        self._outputs = {key: torch.zeros_like(value) for key, value in found.items() if isinstance(value, Tensor)}
 
-    def _complete(self, carrier: Any) -> Any:
+    def _complete(self, batch: Any) -> None:
         """Put zeros under the policy's missing outputs, as in TorchRL: frames of random actions have them, too."""
-        for key, value in self._outputs.items():
-            if carrier.get(key, None) is None:
-                carrier.set(key, value)
-        return carrier
+        missing = [key for key in self._writes or () if batch.get(key, None) is None]
+        if missing and self._outputs is None:
+            self._show()
+        for key in missing:
+            if (value := (self._outputs or {}).get(key)) is not None:
+                value = value.unsqueeze(batch.batch_dims - 1)
+                batch.set(key, value.expand(*batch.batch_size, *value.shape[batch.batch_dims :]))
 
     def _randomly(self, carrier: Any) -> Any:
         """Return the TensorDict with random actions."""
-        return self._complete(self._env.base.rand_action(carrier))
+        return self._env.base.rand_action(carrier)
 
     def _called(self, carrier: Any) -> Any:
         """Return the TensorDict with the policy's outputs."""
@@ -245,7 +274,7 @@ class TensorDictRollout:
             output = self._act(carrier.to(self._device)).to(self._env.base.device or "cpu")
         else:
             output = self._act(carrier)
-        return carrier if output is carrier else carrier.update(output)
+        return carrier if output is carrier else carrier.update(output, keys_to_update=self._writes)
 
     def _ended(self, frame: Any) -> Tensor:
         """Return which environments' trajectories end with a frame, bool `[*batch size]`: of several agents, any."""

@@ -37,6 +37,7 @@ def native(arguments: Mapping[str, Any]) -> dict[str, Any]:
         found.pop("no_cuda_sync", None)
     if (exploration := arguments.get("exploration_type")) is not None:
         found["exploration"] = str(exploration.name).lower()
-    if (frames := arguments.get("init_random_frames") or 0) > 0:
+    written = getattr(arguments.get("replay_buffer"), "write_count", 0)
+    if (frames := (arguments.get("init_random_frames") or 0) - written) > 0:
         found["init_random_frames"] = int(frames)
     return found

@@ -102,7 +102,7 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
     def _know(self, env: EnvBase, device: torch.device | None) -> None:
         """Read from an environment what a learner needs to know; a device is that of batches, in place of its own."""
         states = (*env.full_observation_spec.keys(True, True), *env.full_state_spec.keys(True, True))
-        self._device = device or env.device
+        self._device = device or (None if env.device is None or env.device.type == "cpu" else env.device)
         self._repeated = [("next", *key_of(key)) for key in states]  # the next frame has these at its root
 
     def _check(self, given: Mapping[str, Any]) -> None:

@@ -39,8 +39,9 @@ def prepared(
     env = env if device is None else env.to(device)
     if max_frames:
         env = TransformedEnv(env)  # the user's own stays without the limit
-    env = with_transforms(env, {"max_frames_per_traj": max_frames}, policy)
     vars(env)[KEEPS_SEEDS] = True
+    env = with_transforms(env, {"max_frames_per_traj": max_frames}, policy)
+    vars(env)[KEEPS_SEEDS] = True  # of the transformed one, too
     return env
 
 

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import CudaGraphModule
 from torch import nn
 from torchrl.envs import EnvBase
-from torchrl.modules import RandomPolicy
+from torchrl.modules import RandomPolicy, set_exploration_modules_spec_from_env
 
 from rollfleet.errors import PolicyInvalid
 from rollfleet.policies.tensordict_policy import tensordict_policy
@@ -27,6 +27,8 @@ def with_spec(policy: Any, env: EnvBase, *, trusted: bool = False) -> Any:
         return RandomPolicy(env.full_action_spec)
     if isinstance(policy, RandomPolicy):
         policy.set_action_spec_from_env(env)
+    if isinstance(policy, nn.Module):
+        set_exploration_modules_spec_from_env(policy, env)
     if not trusted:
         try:
             tensordict_policy(policy, env)
@@ -35,6 +37,17 @@ def with_spec(policy: Any, env: EnvBase, *, trusted: bool = False) -> Any:
                 f"Arguments to policy.forward are incompatible with entries in the environment: {error}"
             ) from error
     return policy
+
+
+def called_first(policy: Any, env: EnvBase, given: Mapping[str, Any]) -> bool:
+    """Whether TorchRL's collector calls a policy when it is made: where it allocates batches of unknown outputs."""
+    outputs, spec = getattr(policy, "out_keys", ()), getattr(policy, "spec", None)
+    if not (given["use_buffers"] if given["use_buffers"] is not None else given["replay_buffer"] is None):
+        return not outputs
+    if spec is None or any(each is None for each in spec.values(True, True)):
+        return True
+    known = {*spec.keys(True, True)}
+    return bool({*outputs} - (set() if known <= {*env.fake_tensordict().keys(True)} else known))
 
 
 def acting(policy: Any, given: Mapping[str, Any]) -> Any:

@@ -9,6 +9,7 @@ import torchrl.collectors
 from torch import nn
 
 from rollfleet.collector import Collector as NativeCollector
+from rollfleet.envs.torchrl_env import UNCALLED
 from rollfleet.errors import JobInvalid
 from rollfleet.policies.tensordict_policy import tensordict_policy
 from rollfleet.system.devices import same_device
@@ -16,7 +17,7 @@ from rollfleet.torchrl.arguments import PLACE, elsewhere
 from rollfleet.torchrl.batches import BatchShape, without_marks
 from rollfleet.torchrl.collecting import FleetCollector
 from rollfleet.torchrl.environments import DEVICES, device_of, listed, prepared
-from rollfleet.torchrl.policies import acting, with_spec
+from rollfleet.torchrl.policies import acting, called_first, with_spec
 
 _SELECTORS: Final = ("backend", "backend_options", "num_collectors", "sync")
 _CLASSES: Final = {
@@ -54,6 +55,8 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
             )
         for name in DEVICES:
             setattr(self, name, device_of(given[name], given["device"]))
+        if self.policy_device == self.env_device:
+            self.storing_device = self.storing_device or self.env_device
         if given["policy_factory"] is not None:
             if self.policy is not None:
                 raise TypeError("policy_factory cannot be used with policy argument.")
@@ -62,7 +65,11 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
         self.env = prepared(make, kwargs, self.env_device, max(0, self.max_frames_per_traj), self.policy)
         self.env_device = self.env_device or self.env.device
         self.policy = with_spec(self.policy, self.env, trusted=bool(given["trust_policy"]))
-        self._know(self.env, device_of(self.storing_device, self.env_device))
+        vars(self.env)[UNCALLED] = not called_first(self.policy, self.env, given)
+        for part in (self.policy, self.env):
+            if hasattr(part, "register_collector"):
+                part.register_collector(self)
+        self._know(self.env, self.storing_device)
         self.n_env = self.env.batch_size.numel()
         self.frames_per_batch = -(-given["frames_per_batch"] // self.n_env)
         self.requested_frames_per_batch = self.frames_per_batch * self.n_env

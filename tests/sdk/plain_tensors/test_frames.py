@@ -20,6 +20,7 @@ from tests.waiting import wait_until
 from torch import nn
 from torchrl.data import Unbounded
 from torchrl.envs import (
+    BinarizeReward,
     ClipTransform,
     Compose,
     GymEnv,
@@ -33,14 +34,16 @@ from torchrl.envs import (
     SelectTransform,
     SerialEnv,
     StepCounter,
+    TargetReturn,
     TensorDictPrimer,
+    TimeMaxPool,
+    TrajCounter,
     TransformedEnv,
     VecNormV2,
 )
 
 from rollfleet.envs.torchrl_env import TorchRLEnv
 from rollfleet.exploration import Exploration
-from rollfleet.plain_tensors import known
 from rollfleet.plain_tensors.environments import translate_env
 from rollfleet.plain_tensors.known import Untranslated
 from rollfleet.rollout import tensordict_rollout
@@ -229,8 +232,20 @@ class OtherEnv(GymEnv):  # type: ignore[misc]
     """A class of a user."""
 
 
+@pytest.mark.parametrize(
+    "make", [BinarizeReward, TrajCounter, partial(TargetReturn, 10.0, mode="reduce"), partial(TimeMaxPool, OBS, T=3)]
+)
+def test_transforms_that_act_by_their_own_code_are_stepped_on_plain_tensors(make: Any) -> None:
+    assert assert_paths_agree(varied(make, StepCounter, RewardSum), policy()) == PLAIN
+
+
 def with_method(env: Any) -> Any:
     env.read_action = lambda action: 0
+    return env
+
+
+def with_hook(env: Any) -> Any:
+    env._post_step_mdp_hooks = lambda tensordict, following: (tensordict, following)
     return env
 
 
@@ -241,6 +256,8 @@ def with_method(env: Any) -> Any:
         (lambda: with_method(GymEnv("CartPole-v1")), "GymEnv.read_action is overridden"),
         (lambda: GymEnv("CartPole-v1").set_info_dict_reader(lambda info, tensordict: tensordict), "info reader"),
         (lambda: GymEnv("CartPole-v1", num_envs=2), "a vector"),
+        (lambda: with_hook(GymEnv("CartPole-v1")), "GymEnv._post_step_mdp_hooks is overridden"),
+        (varied(partial(StepCounter, 5, update_done=False)), "StepCounter without update_done"),
         (lambda: TransformedEnv(GymEnv("CartPole-v1"), lambda tensordict: tensordict), "_CallableTransform"),
         (varied(Other), "transform Other"),
         (varied(lambda: VecNormV2(OBS, decay=1.0)), "without state or decay"),
@@ -253,12 +270,6 @@ def test_near_misses_are_not_translated(make: Any, reason: str) -> None:
     env.close()
     assert isinstance(found, Untranslated)
     assert reason in str(found)
-
-
-def test_another_version_is_not_translated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "_unknown", known._unknown.__wrapped__)
-    monkeypatch.setattr(known, "version", lambda package: "0.99.0")
-    assert str(translate_env(varied(StepCounter)())) == "torchrl 0.99.0 is not one of 0.14.1"
 
 
 def telling(tensordict: Any) -> Any:

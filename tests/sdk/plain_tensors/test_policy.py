@@ -2,11 +2,12 @@
 
 import copy
 from collections.abc import Callable
-from importlib.metadata import version
+from functools import wraps
 from operator import setitem
 from typing import Any
 
 import pytest
+import tensordict
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -94,6 +95,18 @@ def drawing_hook(module: object, inputs: object, output: torch.Tensor) -> torch.
     return output + torch.rand(())
 
 
+def first_action(value: torch.Tensor) -> torch.Tensor:
+    return torch.eye(ACTED, dtype=torch.long)[0].expand(value.shape)
+
+
+def last_action(shape: tuple[int, ...] = ()) -> torch.Tensor:
+    return torch.eye(ACTED, dtype=torch.long)[-1].expand(*shape, ACTED)
+
+
+def trace_of(layer: nn.Module) -> Any:
+    return torch.jit.trace(layer, torch.zeros(SEEN))
+
+
 CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "layer": (q_actor, lambda policy: setitem(policy[0][0].module, 0, nn.Linear(SEEN, 8))),
     "parameter": (
@@ -118,6 +131,9 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "sigma": (noisy_actor, lambda policy: policy[1].step(5)),
     "process": (noisy_actor, lambda policy: setattr(policy[2].ou, "theta", 0.5)),
     "first of a sequence": (noisy_actor, replace_first),
+    "action map": (q_actor, lambda policy: policy[0][1].action_func_mapping.update(one_hot=first_action)),
+    "a method of the spec": (q_actor, lambda policy: setattr(policy[1].spec["action"], "rand", last_action)),
+    "a traced layer": (q_actor, lambda policy: setitem(policy[0][0].module, 0, trace_of(nn.Linear(SEEN, 8)))),
     "spec": (noisy_actor, lambda policy: setattr(policy[1], "spec", Bounded(-0.1, 0.1, (ACTED,)))),
 }
 
@@ -159,7 +175,7 @@ MISSES: dict[str, tuple[Callable[[], Any], Callable[[Any], object], str]] = {
     "a subclass of the same name": (
         lambda: type("Actor", (Actor,), {})(nn.Linear(SEEN, ACTED)),
         unchanged,
-        "Actor is not exactly TorchRL's",
+        "Actor is not TorchRL's",
     ),
     "a function": (lambda: lambda tensordict: tensordict, unchanged, "policy function"),
     "a part": (lambda: TensorDictSequential(q_actor(), lambda tensordict: tensordict), unchanged, "policy WrapModule"),
@@ -167,6 +183,16 @@ MISSES: dict[str, tuple[Callable[[], Any], Callable[[Any], object], str]] = {
         q_actor,
         lambda policy: setattr(policy[1], "forward", None),
         "EGreedyModule.forward is overridden",
+    ),
+    "a compiled part": (
+        q_actor,
+        lambda policy: policy[1].compile(backend="eager"),
+        "EGreedyModule._compiled_call_impl is overridden",
+    ),
+    "several samples": (
+        lambda: drawing_actor(num_samples=2),
+        unchanged,
+        "num_samples=torch.Size([2]) of ProbabilisticActor",
     ),
     "a hook": (q_actor, lambda policy: policy.register_forward_hook(print), "a hook of TensorDictSequential: print"),
     "a hook before": (
@@ -203,7 +229,7 @@ def test_what_is_not_exactly_torchrls_is_untranslated_and_says_why(name: str) ->
         assert str(plain.refresh()) == reason
 
 
-def test_what_holds_for_all_modules_is_untranslated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_holds_for_all_modules_is_untranslated() -> None:
     plain = translated(q_actor())
     assert isinstance(plain, PlainPolicy)
     reason = "set_skip_existing, or hooks of all modules"
@@ -215,12 +241,59 @@ def test_what_holds_for_all_modules_is_untranslated(monkeypatch: pytest.MonkeyPa
     finally:
         hook.remove()
     assert plain.refresh() is None
-    monkeypatch.setattr(EGreedyModule, "forward", own_forward)
-    monkeypatch.setattr(known, "_unknown", known._unknown.__wrapped__)
-    assert str(plain.refresh()) == "EGreedyModule.forward is not TorchRL's"
 
 
-def test_unknown_versions_are_untranslated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(known.VERSIONS, "tensordict", ("0.1.0",))
-    monkeypatch.setattr(known, "_unknown", known._unknown.__wrapped__)
-    assert str(translated(q_actor())) == f"tensordict {version('tensordict')} is not one of 0.1.0"
+def in_its_name(function: Any) -> Any:
+    @wraps(function)
+    def same(*args: Any, **keywords: Any) -> Any:
+        return function(*args, **keywords)
+
+    return same
+
+
+class Descriptor:
+    def __get__(self, module: object, kind: object) -> Any:
+        return own_forward
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "patch"),
+    [
+        (EGreedyModule, "forward", own_forward),
+        (EGreedyModule, "forward", in_its_name(EGreedyModule.forward)),
+        (EGreedyModule, "forward", Descriptor()),
+        (EGreedyModule, "forward", torch.no_grad()(own_forward)),
+        (EGreedyModule, "spec", property(own_forward)),
+        (nn.Module, "__call__", in_its_name(nn.Module.__call__)),
+    ],
+)
+def test_a_patch_of_a_class_between_two_batches_is_seen(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, patch: Any
+) -> None:
+    plain = translated(q_actor())
+    monkeypatch.setattr(kind, name, patch)
+    assert str(plain.refresh()) == f"{kind.__name__}.{name} is not TorchRL's"
+    monkeypatch.undo()
+    assert plain.refresh() is None
+
+
+@pytest.mark.parametrize("kind", [torch.distributions.Normal, TanhNormal])
+def test_a_patch_of_a_distribution_takes_effect(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    policy = drawing_actor()
+    like, plain = copy.deepcopy(policy), PlainPolicy(policy)
+    with set_interaction_type("random"):
+        assert_alike(plain, policy, like, torch.Size([4]))
+        monkeypatch.setattr(kind, "rsample", lambda self, shape=(): torch.full_like(self.mean, 0.5))
+        assert_alike(plain, policy, like, torch.Size([4]))
+
+
+def test_unknown_versions_are_untranslated_and_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reason = f"tensordict {tensordict.__version__} is not one of 0.1.0"
+    with monkeypatch.context() as patch:
+        patch.setitem(known.VERSIONS, "tensordict", ("0.1.0",))
+        known._of_versions.cache_clear()
+        assert [str(translated(q_actor())) for _ in range(2)] == [reason] * 2
+    known._of_versions.cache_clear()
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [reason]

@@ -99,7 +99,7 @@ def test_reset_drops_the_trajectories_of_a_loop_and_postproc_and_hooks_see_its_f
 def test_a_seed_of_set_seed_repeats_an_episode() -> None:
     first = []
     for _ in range(2):
-        collector = Collector(pendulum, constant(0.0), frames_per_batch=7, total_frames=7)
+        collector = Collector(pendulum, constant(0.0), frames_per_batch=7, total_frames=7, reset_at_each_iter=True)
         collector.set_seed(4)
         first.append(next(iter(collector))["observation"])
         collector.shutdown()
