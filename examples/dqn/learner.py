@@ -88,7 +88,7 @@ def main(folder: Path, seed: int) -> None:
     began, seen = time.monotonic(), 0
     with (
         rollfleet.connect(policy=policy, postproc=n_step, replay_buffer=replay) as collector,
-        rollfleet.LearningCurve(folder, title="DQN on CartPole-v1") as curve,
+        rollfleet.LearningCurve(folder, title="DQN on CartPole-v1", after=collector.frames) as curve,
     ):
         checkpoint = rollfleet.Checkpoint(folder, collector, {"policy": policy}, every=20, best="mean_return")
         for _ in collector:  # the batch is in the replay buffer
