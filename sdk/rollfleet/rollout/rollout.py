@@ -300,8 +300,10 @@ class Rollout:
         return storage, collected
 
     def _check(self, storage: Storage, collected: Collected) -> None:
-        longest = int(collected.frames.max())
-        arrays = {key: storage.arrays[key][:, :longest] for key in (TRAJECTORY, TERMINATED, TRUNCATED)}
+        longest, tensors, arrays = int(collected.frames.max()), storage.tensors, storage.arrays
+        if longest < self._steps:
+            tensors = {key: each[:, :longest] for key, each in tensors.items()}
+            arrays = {key: each[:, :longest] for key, each in arrays.items()}
 
         def frames() -> Frames:
             real = (arrays[TRAJECTORY] >= 0) & (np.arange(longest) < collected.frames[:, None])
@@ -312,7 +314,7 @@ class Rollout:
             return Frames(arrays[TRAJECTORY], real, ends & real, seeds, before)
 
         finals = zip(self._actor.carried_keys, map(torch.from_numpy, collected.finals), strict=False)
-        self._finite.check({key: tensor[:, :longest] for key, tensor in storage.tensors.items()}, finals, frames)
+        self._finite.check(tensors, finals, frames)
 
     def _limits(self) -> dict[Key, float]:
         """Return the greatest magnitude of values by key, for `FiniteCheck`."""
