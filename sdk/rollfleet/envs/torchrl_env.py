@@ -14,9 +14,7 @@ from rollfleet.errors import EnvironmentInvalid
 from rollfleet_api.job import EnvSpec, Vectorization
 
 KEEPS_SEEDS = "rollfleet_keeps_seeds"
-"""An attribute of an `EnvBase` that is true if its rollout is that of TorchRL's own collector.
-
-Neither it nor torch's generator is seeded, both go on as they are. Noise without `is_init` gets none."""
+"""An attribute that is true of an `EnvBase` whose rollout is TorchRL's: nothing is seeded, noise gets no `is_init`."""
 
 UNCALLED = "rollfleet_uncalled"
 """An attribute of an `EnvBase` that is true if the policy is not called before the first batch, to know its outputs."""

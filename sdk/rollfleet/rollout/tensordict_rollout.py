@@ -188,7 +188,7 @@ class TensorDictRollout:
         from tensordict import TensorDict
 
         env, carrier = self._env.base, self._first()
-        act, ended, frames = self._randomly if random_actions else self._called, self._ended, []
+        act, ended, frames = env.rand_action if random_actions else self._called, self._ended, []
         ends: list[Tensor] = []
         batch: Any
         if self._plain and (found := self._plain.collect(env, carrier, act, self._steps, stop, ended, random_actions)):
@@ -247,8 +247,7 @@ class TensorDictRollout:
 
     def _show(self) -> None:
         """Learn the form of the policy's outputs, by key, from one call."""
-        draws = self._keeps_seeds and not self._uncalled
-        with nullcontext() if draws else torch.random.fork_rng(devices=[]):
+        with nullcontext() if self._keeps_seeds and not self._uncalled else torch.random.fork_rng(devices=[]):
             shown = self._called(self._carrier.clone(recurse=not self._keeps_seeds))
         check_actions(shown, self._env.base)
         found = {key: shown.get(key, None) for key in self._writes or ()}
@@ -263,10 +262,6 @@ class TensorDictRollout:
             if (value := (self._outputs or {}).get(key)) is not None:
                 value = value.unsqueeze(batch.batch_dims - 1)
                 batch.set(key, value.expand(*batch.batch_size, *value.shape[batch.batch_dims :]))
-
-    def _randomly(self, carrier: Any) -> Any:
-        """Return the TensorDict with random actions."""
-        return self._env.base.rand_action(carrier)
 
     def _called(self, carrier: Any) -> Any:
         """Return the TensorDict with the policy's outputs."""

@@ -42,12 +42,11 @@ def with_spec(policy: Any, env: EnvBase, *, trusted: bool = False) -> Any:
 def called_first(policy: Any, env: EnvBase, given: Mapping[str, Any]) -> bool:
     """Whether TorchRL's collector calls a policy when it is made: where it allocates batches of unknown outputs."""
     outputs, spec = getattr(policy, "out_keys", ()), getattr(policy, "spec", None)
-    if not (given["use_buffers"] if given["use_buffers"] is not None else given["replay_buffer"] is None):
+    if not (given["replay_buffer"] is None if given["use_buffers"] is None else given["use_buffers"]):
         return not outputs
-    if spec is None or any(each is None for each in spec.values(True, True)):
-        return True
-    known = {*spec.keys(True, True)}
-    return bool({*outputs} - (set() if known <= {*env.fake_tensordict().keys(True)} else known))
+    known = {} if spec is None else dict(spec.items(True, True))
+    of_env = known.keys() <= {*env.fake_tensordict().keys(True)}
+    return None in known.values() or spec is None or bool({*outputs} - (set() if of_env else known.keys()))
 
 
 def acting(policy: Any, given: Mapping[str, Any]) -> Any:
