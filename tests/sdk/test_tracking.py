@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -74,7 +75,7 @@ def test_tensorboard_gets_the_numbers_of_collector_and_learner(tmp_path: Path) -
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_page_shows_the_run_of_a_collector(tmp_path: Path, workers: int) -> None:
-    keywords = {"num_envs": 4, "frames_per_batch": 128, "total_frames": 384, "workers": workers}
+    keywords: Any = {"num_envs": 4, "frames_per_batch": 128, "total_frames": 384, "workers": workers}
     with (
         rollfleet.Collector("CartPole-v1", **keywords) as collector,
         rollfleet.track(collector, to="page", name="one", folder=tmp_path) as tracker,

@@ -32,7 +32,7 @@ def test_sixteen_jobs_of_nearly_a_megabyte_fit_into_the_operators_memory(
 
 
 def _is_seen(lab: Lab, name: str) -> bool:
-    return lab.status(name)["observedGeneration"] > 0
+    return int(lab.status(name)["observedGeneration"]) > 0
 
 
 def _is_refused(lab: Lab, index: int) -> bool:

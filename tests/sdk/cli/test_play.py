@@ -221,7 +221,7 @@ CODE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=CODE.values(), ids=CODE.keys())
+@pytest.fixture(params=[*CODE.values()], ids=[*CODE])
 def of_a_stranger(request: pytest.FixtureRequest, trained: Path) -> Path:
     """A checkpoint that names code which writes the file `ran`."""
     (trained.parents[1] / "foreign.py").write_text("import pathlib; pathlib.Path('ran').touch()")

@@ -281,7 +281,7 @@ def test_ctrl_c_leaves_all_counters_as_they_were(here: Callable[..., Collector])
         return batch
 
     def counters() -> tuple[Any, ...]:
-        beat = collector._gatherer._status()
+        beat = collector._gatherer.status()
         return collector.state_dict(), beat.frames, beat.batches, beat.episodes, beat.mean_return, beat.lag
 
     collector = here(CountingEnv, Learned(), postproc=postproc, weights_interval=1, **OPTIONS)

@@ -50,7 +50,7 @@ IMAGE = np.random.default_rng(0).integers(0, 256, (100, 100), np.uint8)  # compr
 class Images(CountingEnv):
     """Shows 10 kB a frame."""
 
-    observation_space = Box(0, 255, (100, 100), np.uint8)
+    observation_space: Any = Box(0, 255, (100, 100), np.uint8)
 
     def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
         return IMAGE.copy(), super().reset(**given)[1]

@@ -263,14 +263,14 @@ class Descriptor:
         (EGreedyModule, "forward", in_its_name(EGreedyModule.forward)),
         (EGreedyModule, "forward", Descriptor()),
         (EGreedyModule, "forward", torch.no_grad()(own_forward)),
-        (EGreedyModule, "spec", property(own_forward)),
+        (EGreedyModule, "spec", property(lambda self: own_forward(self, None))),
         (nn.Module, "__call__", in_its_name(nn.Module.__call__)),
     ],
 )
 def test_a_patch_of_a_class_between_two_batches_is_seen(
     monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, patch: Any
 ) -> None:
-    plain = translated(q_actor())
+    plain: Any = translated(q_actor())
     monkeypatch.setattr(kind, name, patch)
     assert str(plain.refresh()) == f"{kind.__name__}.{name} is not TorchRL's"
     monkeypatch.undo()

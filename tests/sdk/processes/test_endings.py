@@ -128,7 +128,8 @@ def test_a_collector_whose_error_was_caught_leaves_nothing_behind(use: Callable[
     for _ in range(2):
         with pytest.raises(WorkerFailed):
             use(frames)
-    dropped, frames, policy = weakref.ref(policy), None, None
+    dropped = weakref.ref(policy)
+    del frames, policy
     assert held() <= before
     assert dropped() is None
 

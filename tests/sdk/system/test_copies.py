@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-import torch
 from tests.held import descriptors
 from tests.sdk.counting import always_0
 from torch.utils.data import DataLoader
@@ -48,7 +47,9 @@ def test_owners_of_descriptors_cannot_be_copied(owner: Callable[[], Any]) -> Non
 
 def test_a_data_loader_with_processes_is_refused(make: Callable[[], Collector]) -> None:
     with make() as collector:
-        load = partial(DataLoader, collector, batch_size=None, collate_fn=torch.clone, multiprocessing_context="fork")
+        load = partial(
+            DataLoader, collector, batch_size=None, collate_fn=lambda batch: batch, multiprocessing_context="fork"
+        )
         with pytest.raises(JobEnded, match="num_workers=0"):
-            next(iter(load(num_workers=2)))
+            next(iter(load(collate_fn=lambda batch: batch, num_workers=2)))
         assert next(collector).numel() == 4

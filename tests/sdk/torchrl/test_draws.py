@@ -29,6 +29,8 @@ def counted(tensordict: TensorDict) -> TensorDict:
 class Calls(nn.Module):
     """Acts by the number of its calls."""
 
+    calls: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("calls", torch.zeros(1))
