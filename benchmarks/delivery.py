@@ -30,8 +30,8 @@ from rollfleet.nats.embedded_server import NatsServer
 from rollfleet.nats.link import Link
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.address import Address
-from rollfleet_api.messages import BatchMeta
 from rollfleet_api.permissions import Role
+from rollfleet_api.transfers import BatchMeta
 
 ENVS, STEPS, PIXELS = 8, 128, (84, 84, 4)
 MESSAGE_BYTES, IN_FLIGHT = 1_000_000, 8
@@ -77,7 +77,7 @@ META = BatchMeta(session=1, round=0, version=0, frames=ENVS * STEPS)
 def send(url: str, count: int) -> None:
     """Send the same batch again and again, like a worker without environments."""
     fragment = fragment_of(noise())
-    port = NatsWorkerTransport(Link(Address(url=url, job=job().key), role=Role.WORKER), 0)
+    port = NatsWorkerTransport(Link(Address(url=url, job=job().key), role=Role.WORKER), 0, job())
     for _ in range(count):
         sending = port.send(fragment, META)
         sending.admitted.result()

@@ -66,7 +66,7 @@ def simulate(url: str, workers: range, recorded: Any, sent: Any, options: argpar
         policy: Any = nn.Linear(options.parameters, 1, bias=False)
         workload = Workload(job=job, make_env=lambda _: replay, make_policy=lambda *_: policy, scheme=Whole())
         link = Link(Address(url=url, job=job.key), role=Role.WORKER, timeout_s=60.0)
-        port = NatsWorkerTransport(link, index)
+        port = NatsWorkerTransport(link, index, job)
         _, status = work(port, lambda: worker_module.Worker(port, workload, index), index)
         return status.batches, link.client.stats["reconnects"]
 

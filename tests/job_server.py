@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import torch
@@ -17,8 +18,8 @@ from torch import nn
 
 from rollfleet import ActorCritic, Collector
 from rollfleet.nats.embedded_server import NatsServer, start_nats_server
+from rollfleet.nats.job_source import JobOwner
 from rollfleet.nats.link import Link
-from rollfleet.nats.streams import own, provision
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.evaluation import EvaluationWorker
@@ -48,6 +49,8 @@ class Server:
         self.folder = folder
         self._loop = asyncio.Runner()  # the server's process needs an existing loop, not a running one
         self._links = ExitStack()
+        self._owner: Link | None = None
+        self._job: CollectorJob | None = None
         self._running: NatsServer = self._loop.run(start_nats_server(self.subjects, folder))
 
     @property
@@ -72,21 +75,29 @@ class Server:
         self._links.callback(link.close)
         return link
 
-    def provision(self, **spec: object) -> CollectorJob:
-        """Create the stream of a small job `default/test` with these fields of its spec, in camelCase."""
+    def own(self, **spec: object) -> CollectorJob:
+        """Be the owner of a small job `default/test` with these fields of its spec, in camelCase."""
         job = parse_job(job_data({"name": self.subjects.job, "namespace": self.subjects.namespace}, **spec))
-        link = Link(self.address(), role=None)
-        try:
-            link.call(provision(link, job), timeout_s=60)
-        finally:
-            link.close()
+        return self.own_job(job)
+
+    def own_job(self, job: CollectorJob) -> CollectorJob:
+        """Be the owner of this job."""
+        if self._owner:
+            self._owner.close()
+        self._owner, self._job = self.link(), job
+        self._job_owner = JobOwner(self._owner, job)
+        self._owner.call(self._job_owner.start(), timeout_s=60)
         return job
 
-    def own(self, **spec: object) -> CollectorJob:
-        """Provision a job with these fields of its spec, and again whenever NATS has lost it, as its owner does."""
-        job, owner = self.provision(**spec), self.link()
-        owner.call(own(owner, job), timeout_s=60)
-        return job
+    def delete(self) -> None:
+        """Delete the owned job."""
+        assert self._owner
+        self._owner.call(self._job_owner.delete(), timeout_s=60)
+
+    def worker_transport(self, index: int, link: Link | None = None) -> NatsWorkerTransport:
+        """Join the owned job as a worker that does nothing by itself. It ends when this server does."""
+        assert self._job
+        return NatsWorkerTransport(link or self.link(Role.WORKER), index, self._job)
 
     def start_worker(self, job: CollectorJob, index: int, *, evaluates: bool = False) -> "WorkerThread":
         """Start a worker or an evaluation worker of a provisioned job. It ends at the latest when this server does."""
@@ -130,7 +141,7 @@ class WorkerThread:
         workload: Workload | None = None,
     ) -> None:
         link = server.link(Role.WORKER)
-        self.transport = NatsWorkerTransport(link, index, job.spec.evaluation if evaluates else None)
+        self.transport = NatsWorkerTransport(link, index, job, evaluates=evaluates)
         self.error: BaseException | None = None
         self._kind: type[Worker | EvaluationWorker] = EvaluationWorker if evaluates else Worker
         self._job, self._workload, self._index = job, workload, index
@@ -192,19 +203,18 @@ def always(policy: ActorCritic, action: int) -> ActorCritic:
     return policy
 
 
-def deafen(link: Link) -> None:
-    """End a connection's subscriptions to what NATS stores."""
-    passing = ("batches", "taken", "calls", "answers")
+def lose_next(link: Link, kind: str, count: int) -> list[str]:
+    """Lose the next messages of a kind that a connection publishes. Returns the subjects of those that were lost."""
+    publish, lost = link.publish, list[str]()
 
-    async def unsubscribe() -> None:
-        for subscription in list(link.client._subs.values()):
-            if (
-                subscription.subject.startswith(link.subjects.prefix)
-                and subscription.subject.split(".")[3] not in passing
-            ):
-                await subscription.unsubscribe()
+    async def publish_or_lose(subject: str, data: Any) -> None:
+        if kind in subject.split(".") and len(lost) < count:
+            lost.append(subject)
+        else:
+            await publish(subject, data)
 
-    link.call(unsubscribe())
+    link.publish = publish_or_lose  # type: ignore[method-assign]
+    return lost
 
 
 Connect = Callable[..., Collector]

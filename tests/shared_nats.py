@@ -2,21 +2,17 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from nats.errors import Error as NatsError
 from tests.ports import free_ports
 
-from rollfleet.errors import Timeout
 from rollfleet.nats.embedded_server import find_nats_server
+from rollfleet.nats.job_source import JobOwner
 from rollfleet.nats.link import Link
-from rollfleet.nats.streams import provision
 from rollfleet.system.child_processes import die_with
 from rollfleet_api.address import Address
 from rollfleet_api.job import CollectorJob
@@ -43,7 +39,6 @@ class SharedNats:
         self._folder.mkdir()
         (self._folder / "nats.json").write_text(json.dumps(self._configuration(max_payload)))
         self._process = self._start()
-        self._wait()
 
     def url(self, user: str | None, host_port: str = "") -> str:
         """Return the URL for a role, or for `TENANT`; None: for the owner of both jobs."""
@@ -56,9 +51,9 @@ class SharedNats:
         self._links.callback(link.close)
         return link
 
-    def provision(self, job: CollectorJob) -> None:
+    def own(self, job: CollectorJob) -> None:
         link = self.link()
-        link.call(provision(link, job), timeout_s=10)
+        link.call(JobOwner(link, job).start(), timeout_s=10)
 
     def end(self, number: signal.Signals = signal.SIGKILL) -> None:
         """End the server with a signal, and wait."""
@@ -67,7 +62,6 @@ class SharedNats:
 
     def start_again(self) -> None:
         """Start it after `end`: on the same port, and without its state, which was in memory."""
-        shutil.rmtree(self._folder / "jetstream", ignore_errors=True)
         self._process = self._start()
 
     def stop(self) -> None:
@@ -85,18 +79,4 @@ class SharedNats:
         allowed = permissions(TENANTS_JOB, Role.WORKER)
         may = {"publish": allowed.publish, "subscribe": allowed.subscribe}
         configuration["authorization"]["users"].append({"user": TENANT, "password": TENANT, "permissions": may})
-        store = {"store_dir": str(self._folder / "jetstream")}
-        return configuration | {"listen": self.host_port, "max_payload": max_payload, "jetstream": store}
-
-    def _wait(self) -> None:
-        link = self.link()
-        until = time.monotonic() + START_TIMEOUT_S
-        while True:
-            try:
-                answer = json.loads(link.call(link.client.request("$JS.API.INFO", timeout=1)).data)
-                if "error" not in answer:
-                    return
-            except (NatsError, Timeout):
-                pass  # it starts
-            assert time.monotonic() < until, "JetStream does not start"
-            time.sleep(0.05)
+        return configuration | {"listen": self.host_port, "max_payload": max_payload}

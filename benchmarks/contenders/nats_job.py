@@ -13,11 +13,11 @@ from typing import Any
 
 import rollfleet
 from rollfleet.nats.embedded_server import NatsServer, start_nats_server
+from rollfleet.nats.job_source import JobOwner
 from rollfleet.nats.link import Link
-from rollfleet.nats.streams import provision
 from rollfleet_api.address import THREADS, WORKER, Address
 from rollfleet_api.permissions import Role
-from rollfleet_api.streams import subjects_of
+from rollfleet_api.publication import subjects_of
 from rollfleet_api.validation import parse_job
 
 
@@ -33,10 +33,10 @@ def nats_server(known: rollfleet.CollectorJob) -> Iterator[NatsServer]:
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
         server = runner.run(start_nats_server(subjects_of(known), Path(folder)))
         try:
-            admin = Link(Address(url=server.url(None), job=known.key), role=None)
-            admin.call(provision(admin, known))
-            admin.close()
+            owner = Link(Address(url=server.url(None), job=known.key), role=None)
+            owner.call(JobOwner(owner, known).start())
             yield server
+            owner.close()
         finally:
             runner.run(server.child.stop(2.0))
 

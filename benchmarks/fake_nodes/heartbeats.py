@@ -4,10 +4,12 @@ import asyncio
 import time
 
 from benchmarks.fake_nodes.cluster import NAMESPACE
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from rollfleet_api import messages
 from rollfleet_api.messages import pack
-from rollfleet_api.subjects import Subjects
+from rollfleet_api.subjects import Ask, Subjects
 from rollfleet_operator.nats.connection import Connection
 from rollfleet_operator.nats_access import Login
 
@@ -18,27 +20,30 @@ def send_heartbeats(logins: dict[str, Login], workers: dict[str, int]) -> None:
 
 
 async def _send_heartbeats(logins: dict[str, Login], workers: dict[str, int]) -> None:
-    connections = {name: await Connection(login, "heartbeats").client() for name, login in logins.items()}
-    for name, client in connections.items():
-        subjects = Subjects(namespace=NAMESPACE, job=name)
-        for index in range(workers[name]):
-            await client.publish(
-                subjects.lease(index), pack(messages.Lease(incarnation=1, host=f"{name}-{index}", pid=1))
-            )
-        control = messages.Control(session=1, phase=messages.LearnerPhase.RUN, round=0, version=1)
-        await client.publish(subjects.control, pack(control))
-    sent = 0
-    while True:
-        began, now_s = time.monotonic(), time.time()
-        sent += 1
+    clients = [(await Connection(login, "heartbeats").client(), name) for name, login in logins.items()]
+    for client, name in clients:
+        await _answer(client, Subjects(namespace=NAMESPACE, job=name), workers[name])
+    await asyncio.Event().wait()
+
+
+async def _answer(client: Client, subjects: Subjects, workers: int) -> None:
+    """Answer as the workers and the learner of a job, whenever one asks."""
+    prefix, began_s = subjects.workers.removesuffix("*"), time.time()
+
+    async def answer(_: Msg) -> None:
+        now_s = time.time()
+        sent = int(now_s - began_s) + 1
         beat = messages.WorkerStatus(
             worker=0,
             incarnation=1,
             state=messages.WorkerState.COLLECTING,
             frames=64 * sent,
+            follows=messages.Progress(session=1, frames=64 * sent),
             time_s=now_s,
         )
         before, after = pack(beat).split(b'"worker":0', 1)
+        for index in range(workers):
+            await client.publish(f"{prefix}{index}", b'%b"worker":%d%b' % (before, index, after))
         learner = messages.LearnerStatus(
             session=1,
             version=sent,
@@ -48,11 +53,6 @@ async def _send_heartbeats(logins: dict[str, Login], workers: dict[str, int]) ->
             waited_s=0.5 * sent,
             time_s=now_s,
         )
-        for name, client in connections.items():
-            subjects = Subjects(namespace=NAMESPACE, job=name)
-            prefix = subjects.workers.removesuffix("*")
-            for index in range(workers[name]):
-                await client.publish(f"{prefix}{index}", b'%b"worker":%d%b' % (before, index, after))
-            await client.publish(subjects.learner, pack(learner))
-            await asyncio.sleep(0)
-        await asyncio.sleep(max(0.0, began + 1.0 - time.monotonic()))
+        await client.publish(subjects.learner(0, 1), pack(learner))
+
+    await client.subscribe(subjects.ask(Ask.HEARTBEATS), cb=answer)

@@ -66,7 +66,6 @@ class JobServers:
             (folder / name).write_bytes(base64.b64decode(data))
         tls = configuration["tls"] | {"cert_file": str(folder / "tls.crt"), "key_file": str(folder / "tls.key")}
         here = {"listen": f"{address}:{PORT}", "tls": tls, "http": f"{address}:8222"}
-        here["jetstream"] = configuration["jetstream"] | {"store_dir": str(folder)}
         (folder / "nats.json").write_text(json.dumps(configuration | here))
         with (folder / "log").open("wb") as log:
             return subprocess.Popen([str(find_nats_server()), "-c", str(folder / "nats.json")], stderr=log)

@@ -4,11 +4,12 @@ import base64
 import re
 from collections.abc import Mapping, Sequence
 
-from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, JOB_FILE, PUBLIC_URL_FILE, URL_FILE
+from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, JOB_FILE, PUBLIC_URL_FILE, SPEC_FILE, URL_FILE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.kubernetes_names import ROLE_LABEL
 from rollfleet_api.nats_server import PORT
 from rollfleet_api.permissions import Role
+from rollfleet_api.publication import published_bytes
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest, built
 from rollfleet_operator.nats_access import Login, NatsAccess
@@ -35,6 +36,7 @@ def secret(job: CollectorJob, role: Role, login: Login, public_url: str = "") ->
     files = {
         URL_FILE: login.url.encode(),
         JOB_FILE: job.key.encode(),
+        SPEC_FILE: published_bytes(job),
         CREDENTIALS_FILE: login.credentials,
         CA_FILE: login.ca or b"",
         PUBLIC_URL_FILE: public_url.encode(),

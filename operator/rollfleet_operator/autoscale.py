@@ -92,7 +92,7 @@ def decide(job: CollectorJob, heartbeats: Heartbeats, history: History, now_s: f
 
 def _wanted(job: CollectorJob, scale: AutoscaleSpec, heartbeats: Heartbeats, history: History, now_s: float) -> int:
     workers, learner = job.spec.workers, heartbeats.learner
-    running = heartbeats.control is not None and heartbeats.control.phase is LearnerPhase.RUN
+    running = heartbeats.learner is not None and heartbeats.learner.phase is LearnerPhase.RUN
     if learner is None or not running or now_s - learner.time_s > STALE_S:
         history.forget()
         return workers

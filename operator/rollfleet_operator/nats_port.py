@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, LearnerStatus, WorkerStatus
+from rollfleet_api.messages import LearnerStatus, WorkerStatus
 
 
 class JobKey(NamedTuple):
@@ -20,18 +20,16 @@ class JobKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeats:
-    """The last messages of a job, of any age: each message carries its own time.
+    """The last heartbeats of a job, of any age: each carries its own time.
 
     Attributes:
         workers: The newest heartbeat of each worker, by index. It may contain workers that have left.
         learner: The learner's newest heartbeat; None: the job never had a learner.
-        control: The learner's orders; None: the job never had a learner.
         since_s: Time since when NATS has answered this operator without a gap; inf: it does not answer now.
     """
 
     workers: Mapping[int, WorkerStatus] = field(default_factory=dict)
     learner: LearnerStatus | None = None
-    control: Control | None = None
     since_s: float = 0.0
 
 
@@ -48,18 +46,16 @@ class NatsPort(Protocol):
         """Number of messages of jobs that were not kept: too large, too many, or of workers that they do not have."""
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
-        """Return the last messages of a job, after NATS has the job.
+        """Send a job to its processes, ask for their heartbeats, and return the last ones.
 
-        If NATS may lack this generation of the job, or its data, the job's stream is created or updated, its spec is
-        published, and lost leases, control and learner's status are stored again, unless they are of an earlier job of
-        the same name (another `metadata.uid`).
+        None are of an earlier job of the same name (another `metadata.uid`).
         """
 
     async def disconnect(self, key: JobKey) -> None:
         """Close the connection to a job's server, which goes. The last messages are kept for its return."""
 
     async def remove(self, key: JobKey) -> None:
-        """Forget a deleted job, and remove its data from the organisation's NATS, if that has it."""
+        """Forget a deleted job, and tell its processes on an organisation's NATS."""
 
     async def close(self) -> None:
         """Disconnect. No other method may be called afterwards."""

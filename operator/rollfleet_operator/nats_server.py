@@ -8,7 +8,7 @@ from rollfleet_api.kubernetes_names import CONTAINER, JOB_LABEL, nats_server
 from rollfleet_api.nats_server import PORT, USERS, nats_configuration
 from rollfleet_api.permissions import Role
 from rollfleet_api.placement import NatsService
-from rollfleet_api.streams import subjects_of
+from rollfleet_api.publication import subjects_of
 from rollfleet_operator import names, pods
 from rollfleet_operator.access import files_secret
 from rollfleet_operator.manifest import Manifest, built, digest, overlay
@@ -49,7 +49,6 @@ def secret(job: CollectorJob, settings: Settings, access: NatsAccess, public_hos
     configuration = nats_configuration(subjects_of(job), passwords) | {
         "listen": f"0.0.0.0:{PORT}",
         "http": f"0.0.0.0:{_HTTP}",
-        "jetstream": {"store_dir": "/data", "max_file_store": 0},
     }
     files: dict[str, bytes] = {}
     if access.tls:
@@ -86,7 +85,7 @@ def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Mani
         "requests": settings.nats_resources.get("requests", {}) | asked.requests,
         "limits": settings.nats_resources.get("limits", {}) | asked.limits,
     }
-    health = {"path": "/healthz?js-enabled-only=true", "port": _HTTP}
+    health = {"path": "/healthz", "port": _HTTP}
     template: Manifest = {
         "metadata": {
             "labels": labels,
@@ -103,7 +102,7 @@ def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Mani
                     "imagePullPolicy": settings.nats_pull_policy,
                     "args": ["--config", f"{_FOLDER}/{_CONFIG}"],
                     # Of its limit, or of the node's memory, as a million bytes for each MiB: the rest is for what Go
-                    # does not count. The job's state may take three quarters of it.
+                    # does not count.
                     "env": [
                         {
                             "name": "MEMORY_MIB",
@@ -118,13 +117,11 @@ def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Mani
                     "securityContext": pods.CONTAINER_SECURITY,
                     "volumeMounts": [
                         {"name": "nats", "mountPath": _FOLDER, "readOnly": True},
-                        {"name": "data", "mountPath": "/data"},
                     ],
                 }
             ],
             "volumes": [
                 {"name": "nats", "secret": {"secretName": names.server_secret(name), "defaultMode": 0o440}},
-                {"name": "data", "emptyDir": {"sizeLimit": "64Mi"}},
             ],
         },
     }

@@ -97,8 +97,12 @@ def _completion(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -
 
 
 def is_completed(heartbeats: Heartbeats) -> bool:
-    """Whether the learner has completed the job. Exit code 0 alone does not prove completion."""
-    return heartbeats.control is not None and heartbeats.control.phase is LearnerPhase.COMPLETE
+    """Whether the learner has completed the job, as it or a worker says. A pod's exit code 0 alone is no proof."""
+    learner, follows = heartbeats.learner, [worker.follows for worker in heartbeats.workers.values()]
+    said = [(each.session, each.complete) for each in follows if each]
+    if learner:
+        said.append((learner.session, learner.phase is LearnerPhase.COMPLETE))
+    return max(said, default=(0, False))[1]  # a later learner may go on
 
 
 def _failure(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> Verdict | None:

@@ -15,8 +15,8 @@ from rollfleet.envs.factory import make_one
 from rollfleet.errors import JobInvalid, WorkerFailed
 from rollfleet.learner.keywords import hints_names
 from rollfleet.learner.options import Extends, LearnerOptions
+from rollfleet.nats.job_source import read_job
 from rollfleet.nats.opening import open_link
-from rollfleet.nats.state import read_job
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.policies.lazy import initialise_as_learner
 from rollfleet.system.devices import Device, device_of

@@ -10,7 +10,6 @@ RollfleetError
 ├── JobEnded                  the job is over; no more batches will come
 │   └── WorkerReplaced        another process took this worker's index
 ├── ConnectionFailed          NATS cannot be reached, or refused the credentials
-├── JetStreamRefused          JetStream refused a request (with the server's error code)
 ├── NatsServerMissing         this machine has no nats-server program
 ├── ClusterError              a Kubernetes cluster refused a request, or cannot be reached (with its reason)
 ├── LearnerReplaced           a newer learner took over this job
@@ -74,22 +73,6 @@ class WorkerReplaced(JobEnded):
 
 class ConnectionFailed(RollfleetError):
     """NATS cannot be reached, or refused the credentials."""
-
-
-class JetStreamRefused(RollfleetError):
-    """JetStream refused a request. The message is the server's.
-
-    Attributes:
-        subject: The subject of the request.
-        error_code: JetStream's number of the error.
-        description: The server's message.
-    """
-
-    def __init__(self, subject: str, error_code: int, description: str) -> None:
-        super().__init__(f"NATS refused {subject}: {description} (error {error_code})")
-        self.subject = subject
-        self.error_code = error_code
-        self.description = description
 
 
 class NatsServerMissing(RollfleetError):

@@ -15,7 +15,7 @@ from rollfleet.weights.layout import Snapshot, State, WeightLayout
 from rollfleet.weights.models import models_of
 from rollfleet.weights.modules import sources_of
 from rollfleet_api.job import Precision, WeightsSpec
-from rollfleet_api.messages import Flags, Parameter
+from rollfleet_api.transfers import Flags, Parameter
 
 
 class Layout(Protocol):

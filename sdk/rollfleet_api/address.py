@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Self
 
 FILES = Path("/var/run/rollfleet")
-"""The folder that the operator mounts into pods, with the four files below."""
+"""The folder that the operator mounts into pods, with the five files below."""
 
-URL_FILE, JOB_FILE, CREDENTIALS_FILE, CA_FILE = "url", "job", "user.creds", "ca.crt"
+URL_FILE, JOB_FILE, SPEC_FILE, CREDENTIALS_FILE, CA_FILE = "url", "job", "job.json", "user.creds", "ca.crt"
 
 PUBLIC_URL_FILE = "public-url"
 """A file of the learner's Secret, for machines outside of the cluster, if the server has a load balancer."""
@@ -40,6 +40,7 @@ class Address:
         credentials: NATS credentials file (JWT and seed), or one with `user:password`; None: the URL contains them, or
             none are needed.
         ca: File of trusted certificates; None: the system's.
+        spec: File of the job, as its owner publishes it; None: its owner answers over NATS.
         server_name: The name in the server's certificate, where the URL is a tunnel's; None: the URL's host. Known only
             to this process.
 
@@ -52,6 +53,7 @@ class Address:
     job: str
     credentials: Path | None = None
     ca: Path | None = None
+    spec: Path | None = None
     server_name: str | None = None
 
     @classmethod
@@ -84,6 +86,7 @@ class Address:
             job=named[0] if "/" in named[0] or not namespace else f"{namespace}/{named[0]}",
             credentials=_path(credentials or environ.get(CREDENTIALS), files / CREDENTIALS_FILE),
             ca=_path(environ.get(CA), files / CA_FILE),
+            spec=_path(None, files / SPEC_FILE),
         )
 
     def variables(self) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The small messages of a job: JSON with types, each field checked on arrival.
 
-Batches and weights travel as raw bytes (see `rollfleet.wire.codec` and `rollfleet.weights.layout`); their descriptions
-are here. Any NATS client can read these messages: `nats sub 'rollfleet.default.cartpole.>'`.
+Those about batches and weights on their way are in `transfers`. Any NATS client can read these messages:
+`nats sub 'rollfleet.default.cartpole.>'`.
 """
 
 import json
@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Any, Self, TypeVar, dataclass_transform
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
@@ -19,9 +19,8 @@ MAX_CALL_BYTES = 1 << 18  # of the arguments or the result of a call, as JSON
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but for tabs and ends of lines
 Text = Annotated[str, AfterValidator(lambda text: _CONTROL.sub("", text))]
 """A text of a worker, without what a terminal that shows it would obey."""
-Flags = tuple[tuple[str, bool], ...]
-"""The `training` flags of modules by their paths in the policy. A module that is missing follows the one around it."""
-Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+MAX_COUNT = 2**63 - 1
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Index = Annotated[int, Field(ge=0, le=2**16 - 1)]
 Amount = Annotated[float, Field(ge=0, le=1e12)]
 """A time in seconds, or a rate: finite, so that readers can calculate with it."""
@@ -31,7 +30,7 @@ M = TypeVar("M")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def _message(kind: type[M]) -> type[M]:
+def message(kind: type[M]) -> type[M]:
     """Make a message of a class: a dataclass whose fields pydantic checks."""
     return with_config(_STRICT)(dataclass(frozen=True, slots=True, kw_only=True)(kind))
 
@@ -61,7 +60,7 @@ class WorkerState(StrEnum):
     FAILED = "Failed"
 
 
-@_message
+@message
 class Call:
     """A call of a method on one worker.
 
@@ -69,14 +68,16 @@ class Call:
         number: A random number: the answer has it.
         method: `env.<name>`, of each environment, or `policy.<name>`.
         arguments: JSON: a list of positional arguments and a mapping of keyword arguments.
+        process: Random number of the process that is called, over NATS: a later one does not answer; 0: any.
     """
 
     number: Count
     method: str
     arguments: str
+    process: Index = 0
 
 
-@_message
+@message
 class Answer:
     """A worker's answer to a call.
 
@@ -91,12 +92,37 @@ class Answer:
     error: Text | None = None
 
 
-@_message
-class Control:
-    """The learner's instructions to its workers. The newest is valid; a worker that joins late reads it first.
+@message
+class Progress:
+    """How far a job has come, as its learner last said. Workers name it in their heartbeats: a successor continues.
 
     Attributes:
         session: Number of the learner; each learner that takes over the job has a greater one.
+        round: The newest round; 0 in async mode.
+        target: The newest version (see `versions`) that all workers were sent; 0: none.
+        version: The count of the newest version that was sent to any worker; 0: none.
+        frames: Frames returned to the learner's loop.
+        batches: Batches returned to it.
+        complete: Whether the job is complete.
+    """
+
+    session: Count
+    round: Count = 0
+    target: Count = 0
+    version: Count = 0
+    frames: Count = 0
+    batches: Count = 0
+    complete: bool = False
+
+
+@message
+class Control:
+    """The learner's instructions to its workers: sent when they change, once a second, and when a worker asks.
+
+    Attributes:
+        session: Number of the learner; each learner that takes over the job has a greater one.
+        number: Number of the instructions in the session: greater ones replace these.
+        uid: The `metadata.uid` of the job that the learner knows. A job of the same name may have another one.
         phase: Collect; pause until the next control; or leave, because the job is complete.
         round: The current round: each worker collects one batch for each round. Always 0 in async mode.
         closed: Rounds up to this one need no more frames: a worker that collects for one stops at its next step.
@@ -113,9 +139,14 @@ class Control:
         steps: T of this round in sync mode, which depends on the number of its workers; 0: as in the job.
         own_weights: The learner has no policy, and `weights.interval` is 0: until it sends weights on request, workers
             use the policy as its factory made it.
+        newest: The count of the newest version that was sent to any worker; 0: none.
+        frames: Frames returned to the learner's loop.
+        batches: Batches returned to it.
     """
 
     session: Count
+    number: Count = 0
+    uid: str = ""
     phase: LearnerPhase
     round: Count
     version: Count
@@ -129,126 +160,34 @@ class Control:
     origin: Count = 0
     steps: Count = 0
     own_weights: bool = False
+    newest: Count = 0
+    frames: Count = 0
+    batches: Count = 0
 
     def version_for(self, worker: int | None) -> int:
         """Return the lowest version of the weights that a worker may collect with; None: that all have."""
         return max([self.version, *(version for each, version in self.some if each == worker)])
 
     @property
-    def progress(self) -> tuple[int, int, int]:
-        """Session, round and version: a message replaces those with less."""
-        return self.session, self.round, self.version
+    def order(self) -> tuple[int, int]:
+        """Session and number: of two messages, the greater is the newer."""
+        return self.session, self.number
 
-    def is_newer_than(self, other: Self) -> bool:
-        """Return whether this message replaces another one: a later session, round or version, in this order."""
-        return self.progress > other.progress
-
-
-@_message
-class Lease:
-    """A lease of a worker's incarnation, or of a learner's session. Leases with lower numbers are void.
-
-    Attributes:
-        incarnation: The number of the incarnation, or of the session.
-        host: The name of its pod, or machine.
-        pid: The id of its process there. A restarted container may have the same.
-        process: Random number of the process.
-    """
-
-    incarnation: Annotated[int, Field(ge=0, le=2**23 - 1)]
-    host: str
-    pid: Count
-    process: Annotated[int, Field(ge=0, le=2**16 - 1)] = 0
+    @property
+    def progress(self) -> Progress:
+        """How far the job had come when this was sent."""
+        return Progress(
+            session=self.session,
+            round=self.round,
+            target=self.version,
+            version=self.newest,
+            frames=self.frames,
+            batches=self.batches,
+            complete=self.phase is LearnerPhase.COMPLETE,
+        )
 
 
-@_message
-class BatchMeta:
-    """The description of a batch, besides its tensors and its identity.
-
-    Attributes:
-        session: Session of the learner that asked for it.
-        round: Its round (0 in async mode).
-        version: Version of the weights in every frame; see `versions`.
-        frames: Number of frames.
-        non_finite: Frames with NaN or infinity; see `non_finite` of `CollectSpec`.
-    """
-
-    session: Count
-    round: Count
-    version: Count
-    frames: Count
-    non_finite: Count = 0
-
-
-@_message
-class KeptBatch:
-    """A batch that its worker keeps, because the learner has not taken it yet.
-
-    Attributes:
-        sequence: Its number in the worker's incarnation, from 0.
-        nbytes: Its size.
-        chunks: Number of its chunks.
-        idle: Whether the worker has sent all chunks that it was to send.
-    """
-
-    sequence: Count
-    nbytes: Count
-    chunks: Annotated[int, Field(ge=1, le=1 << 26)]
-    idle: bool
-
-
-@_message
-class Offer:
-    """What a worker keeps: sent once a second, and at once with a batch that the learner must ask for."""
-
-    incarnation: Index
-    process: Index
-    batches: tuple[KeptBatch, ...]
-
-
-@_message
-class Receipt:
-    """The learner's answer to a worker.
-
-    Attributes:
-        process: The process that it answers; see `Lease`.
-        taken: Numbers of batches that the worker need not keep any more.
-        held: Numbers of complete batches that wait for the learner's loop.
-        send: Chunks to send: the batch's number, the first chunk, and the one behind the last.
-    """
-
-    process: Index
-    taken: tuple[Count, ...] = ()
-    held: tuple[Count, ...] = ()
-    send: tuple[tuple[Count, Count, Count], ...] = ()
-
-
-@_message
-class Parameter:
-    """One tensor of a model in a version's bytes."""
-
-    model: str
-    name: str
-    dtype: str
-    shape: tuple[Count, ...]
-
-
-@_message
-class VersionMeta:
-    """The description of a version of the weights, besides its bytes.
-
-    Attributes:
-        version: Number of the version; see `versions`.
-        parameters: The tensors in the bytes, in this order, each at a multiple of 16 bytes.
-        flags: The `training` flags of the policy's modules; empty: workers keep their own.
-    """
-
-    version: Annotated[int, Field(ge=1, le=2**63 - 1)]
-    parameters: tuple[Parameter, ...]
-    flags: Flags = ()
-
-
-@_message
+@message
 class WorkerStatus:
     """A worker's heartbeat, once a second, after each batch, and at once for another state or version.
 
@@ -268,7 +207,8 @@ class WorkerStatus:
         waited_for_space_s: Seconds that this incarnation has waited until the learner took earlier batches.
         waited_for_weights_s: Seconds that this incarnation has waited for weights that were new enough.
         waited_for_round_s: Seconds that this incarnation has waited for the learner's next order, such as a round.
-        follows: Session, round and version of the newest control message that it has; over NATS.
+        process: Random number of its process; over NATS.
+        follows: The progress in the newest control message that it has; None: none; over NATS.
         time_s: The sender's clock: seconds since the epoch.
     """
 
@@ -287,11 +227,12 @@ class WorkerStatus:
     waited_for_space_s: Amount = 0.0
     waited_for_weights_s: Amount = 0.0
     waited_for_round_s: Amount = 0.0
-    follows: tuple[Count, Count, Count] = (0, 0, 0)
+    process: Index = 0
+    follows: Progress | None = None
     time_s: Amount = 0.0
 
 
-@_message
+@message
 class Evaluation:
     """The result of whole episodes on one version of the weights.
 
@@ -316,11 +257,14 @@ class Evaluation:
     time_s: Amount
 
 
-@_message
+@message
 class LearnerStatus:
-    """The learner's heartbeat, once a second. Of several ranks, rank 0 sends it, with its own counts but for `frames`.
+    """The heartbeat of a learner's process, once a second. Of several ranks, rank 0 counts the frames of all.
 
     Attributes:
+        session: The session of this process: of two processes of one rank, the one with the greater has the job.
+        process: Random number of the process.
+        phase: What workers do.
         version: The count of the newest published version; 0: none yet.
         applied_version: The count of the oldest version that a present worker uses.
         frames: Frames returned to the loops of all ranks: rank 0 has the share of its workers.
@@ -336,6 +280,8 @@ class LearnerStatus:
     """
 
     session: Count
+    process: Count = 0
+    phase: LearnerPhase = LearnerPhase.RUN
     version: Count = 0
     applied_version: Count = 0
     frames: Count = 0
@@ -354,8 +300,8 @@ def pack(message: Any) -> bytes:
     """Encode a message as JSON. Text that is not valid Unicode, such as parts of odd file names, becomes `?`.
 
     Example:
-        >>> unpack(Lease, pack(Lease(incarnation=1, host="pod-0", pid=7))).host
-        'pod-0'
+        >>> unpack(Call, pack(Call(number=7, method="env.seed", arguments="[[],{}]"))).method
+        'env.seed'
     """
     text = json.dumps(message, default=_values, separators=(",", ":"), ensure_ascii=False)
     return text.encode(errors="replace")
@@ -375,12 +321,12 @@ def unpack(kind: type[M], data: bytes | memoryview) -> M:
     if len(data) > MAX_MESSAGE_BYTES:
         raise MessageInvalid(f"{kind.__name__} of {len(data)} bytes exceeds {MAX_MESSAGE_BYTES} bytes")
     try:
-        message: M = _adapter(kind).validate_json(bytes(data))  # type: ignore[arg-type]  # a class is hashable
+        found: M = _adapter(kind).validate_json(bytes(data))  # type: ignore[arg-type]  # a class is hashable
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "message"
         raise MessageInvalid(f"{kind.__name__}: {where}: {first['msg']}") from None
-    return message
+    return found
 
 
 @cache

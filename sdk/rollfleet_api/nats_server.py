@@ -7,11 +7,13 @@ from rollfleet_api.permissions import Role, permissions
 from rollfleet_api.subjects import Subjects
 
 OWNER: Final = "owner"
-"""The user that creates the job's stream and publishes the job: it has all permissions."""
+"""The user of the job's owner: it has all permissions."""
 
 USERS: Final = (OWNER, Role.WORKER, Role.LEARNER)
 
 PORT: Final = 4222
+
+_WRITE_DEADLINE: Final = "120s"  # NATS cuts a client that takes no byte for this long: at 10 s, slow links too
 
 
 def nats_configuration(subjects: Subjects, passwords: Mapping[str, str]) -> dict[str, Any]:
@@ -27,4 +29,4 @@ def nats_configuration(subjects: Subjects, passwords: Mapping[str, str]) -> dict
         allowed = permissions(subjects, role)
         may = {"publish": allowed.publish, "subscribe": allowed.subscribe}
         users.append({"user": str(role), "password": passwords[role], "permissions": may})
-    return {"authorization": {"users": users}}
+    return {"authorization": {"users": users}, "write_deadline": _WRITE_DEADLINE}

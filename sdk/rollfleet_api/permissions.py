@@ -26,11 +26,6 @@ class Permissions:
     subscribe: list[str]
 
 
-def inbox_prefix(subjects: Subjects, role: Role) -> str:
-    """Return the prefix of the role's inboxes, on which no other job may listen."""
-    return f"_INBOX.{subjects.namespace}.{subjects.job}.{Role.LEARNER if role is Role.LEARNER else Role.WORKER}"
-
-
 def permissions(subjects: Subjects, role: Role) -> Permissions:
     """Return the permissions of a role.
 
@@ -38,19 +33,13 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
         >>> "rollfleet.default.cartpole.control" in permissions(Subjects.parse("cartpole"), Role.WORKER).subscribe
         True
     """
-    inbox, direct_get = f"{inbox_prefix(subjects, role)}.>", f"$JS.API.DIRECT.GET.{subjects.state_stream}"
-    sent = [subjects.spec, subjects.control, subjects.weights]
-    taken = f"{subjects.prefix}.taken.*"
+    asked = subjects.ask("*")
     if role is not Role.LEARNER:
-        own = [subjects.batches, subjects.leases, subjects.workers, subjects.evaluations, subjects.answers]
-        # JetStream sends what is stored to any subject that a request names, also to its own API. Therefore workers get
-        # nothing in this way that workers wrote: a lease would be a request of theirs with the server's rights.
-        read = [*(f"{direct_get}.{subject}" for subject in sent), subjects.state_get, subjects.state_info]
-        return Permissions(publish=[*own, *read], subscribe=[inbox, *sent, taken, subjects.calls])
-    own = [subjects.control, subjects.weights, subjects.learner, subjects.learner_leases, taken, subjects.calls]
-    # Control is for other ranks. Recorders have the learner's credentials: they need control and batches, too.
-    heard = [subjects.spec, subjects.workers, subjects.control, subjects.evaluations, subjects.answers]
-    return Permissions(
-        publish=[*own, f"{direct_get}.>", subjects.state_get, subjects.state_info],
-        subscribe=[inbox, *heard, subjects.learner_leases, subjects.batches],
-    )
+        own = [subjects.batches, subjects.workers, subjects.evaluations, subjects.answers, subjects.wants("*")]
+        heard = [subjects.spec, subjects.control, subjects.weights_of("*"), subjects.taken("*"), subjects.calls]
+        return Permissions(publish=[*own, asked], subscribe=[*heard, asked])
+    own = [subjects.control, subjects.weights_of("*"), subjects.learner("*"), subjects.taken("*"), subjects.calls]
+    # Other ranks and recorders have the learner's credentials: they need control, too.
+    heard = [subjects.spec, subjects.control, subjects.learner("*"), subjects.workers, subjects.wants("*")]
+    results = [subjects.batches, subjects.evaluations, subjects.answers]
+    return Permissions(publish=[*own, asked], subscribe=[*heard, *results, asked])

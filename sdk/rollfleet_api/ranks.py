@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from rollfleet_api.subjects import LEARNER
-
 
 @dataclass(frozen=True, slots=True)
 class Rank:
@@ -46,11 +44,6 @@ class Rank:
     def has(self, worker: int) -> bool:
         """Return whether this rank gets the batches of a worker."""
         return worker % self.ranks == self.rank
-
-    @property
-    def name(self) -> str:
-        """The name of the rank's lease."""
-        return LEARNER if self.ranks == 1 else f"{LEARNER}-{self.rank}-of-{self.ranks}"
 
     def __str__(self) -> str:
         """Return the rank in words."""

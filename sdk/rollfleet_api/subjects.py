@@ -1,20 +1,19 @@
-"""A job's names on NATS: its subjects, and its stream.
+"""A job's names on NATS: its subjects. NATS carries all of them, and stores none.
 
 ```
-rollfleet.<namespace>.<job>.batches.<worker>.chunk      no stream: chunks of batches, towards the learner
-rollfleet.<namespace>.<job>.batches.<worker>.offer      no stream: which batches the worker keeps for the learner
-rollfleet.<namespace>.<job>.taken.<worker>              no stream: which of them the learner has, and wants
-rollfleet.<namespace>.<job>.spec                        state: the job itself, for processes that join
-rollfleet.<namespace>.<job>.control                     state: the learner's orders
-rollfleet.<namespace>.<job>.weights.<slot>.<chunk>      state: a version of the weights, in one of two slots
-rollfleet.<namespace>.<job>.weights.only.<worker>.<...> state: the same, for versions that only this worker gets
-rollfleet.<namespace>.<job>.leases.<worker>             state: the worker's incarnation, by compare and set
-rollfleet.<namespace>.<job>.learners.<rank>             state: the learner's session, by compare and set
-rollfleet.<namespace>.<job>.workers.<worker>            state: the worker's heartbeat
-rollfleet.<namespace>.<job>.learner                     state: the learner's heartbeat
-rollfleet.<namespace>.<job>.evaluations.<worker>        no stream: an evaluation worker's newest result
-rollfleet.<namespace>.<job>.calls.<worker>              no stream: the learner's call of a method on the worker
-rollfleet.<namespace>.<job>.answers.<worker>            no stream: the worker's answer to it
+rollfleet.<namespace>.<job>.spec                  the job itself, from its owner
+rollfleet.<namespace>.<job>.ask.<what>            a question of a process that joins: see `Ask`
+rollfleet.<namespace>.<job>.control               the learner's orders
+rollfleet.<namespace>.<job>.learners.<rank>.<ranks>  the heartbeat of a learner's process
+rollfleet.<namespace>.<job>.weights.<receiver>    chunks of a version of the weights, for `all`, or for one process
+rollfleet.<namespace>.<job>.wants.<receiver>      what that process has of the weights, and wants
+rollfleet.<namespace>.<job>.workers.<worker>      the worker's heartbeat
+rollfleet.<namespace>.<job>.batches.<worker>.chunk  chunks of batches, towards the learner
+rollfleet.<namespace>.<job>.batches.<worker>.offer  which batches the worker keeps for the learner
+rollfleet.<namespace>.<job>.taken.<worker>        which of them the learner has, and wants
+rollfleet.<namespace>.<job>.evaluations.<worker>  an evaluation worker's newest result
+rollfleet.<namespace>.<job>.calls.<worker>        the learner's call of a method on the worker
+rollfleet.<namespace>.<job>.answers.<worker>      the worker's answer to it
 ```
 
 Namespace and job are DNS labels: neither can contain a dot, a wildcard or an underscore, so that every name is
@@ -23,19 +22,27 @@ unambiguous.
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Self
 
 from rollfleet_api.metadata import DNS_LABEL_PATTERN, MAX_LABEL_LENGTH
 
 ROOT = "rollfleet"
 OFFER = ".offer"
-LEARNER = "learner"
-WEIGHT_SLOTS = 2  # a reader of version v is not disturbed while v + 1 is written
+ALL = "all"  # receivers of a version of the weights
+
+
+class Ask(StrEnum):
+    """What a process asks for. Who has it sends it to all, on its usual subject."""
+
+    JOB = "job"  # of the job's owner, on `spec`
+    CONTROL = "control"  # of the learner
+    HEARTBEATS = "heartbeats"  # of workers and learners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subjects:
-    """The subjects and the stream of one job.
+    """The subjects of one job.
 
     Raises:
         ValueError: Namespace or job is not a DNS label: it could match subjects of other jobs.
@@ -74,11 +81,6 @@ class Subjects:
         return f"{ROOT}.{self.namespace}.{self.job}"
 
     @property
-    def state_stream(self) -> str:
-        """Name of the stream that keeps the last message of each state subject."""
-        return f"{ROOT}_{self.namespace}_{self.job}_state"
-
-    @property
     def spec(self) -> str:
         """The job itself."""
         return f"{self.prefix}.spec"
@@ -88,31 +90,26 @@ class Subjects:
         """The learner's orders."""
         return f"{self.prefix}.control"
 
-    @property
-    def weights(self) -> str:
-        """Wildcard of all versions of the weights."""
-        return f"{self.prefix}.weights.>"
+    def ask(self, what: str) -> str:
+        """Return the subject of a question."""
+        return f"{self.prefix}.ask.{what}"
 
-    def weights_of(self, worker: int | None, version: int | None = None, chunk: int | str = "*") -> str:
-        """Return the subject of a version's chunk, or a wildcard; `worker` is None: of versions for all workers."""
-        only = "" if worker is None else f"only.{worker}."
-        slot = "*" if version is None else version % WEIGHT_SLOTS
-        return f"{self.prefix}.weights.{only}{slot}.{chunk}"
+    def weights_of(self, receiver: str) -> str:
+        """Return the subject of the chunks of versions for one process, or for `ALL`, or a wildcard."""
+        return f"{self.prefix}.weights.{receiver}"
 
-    @property
-    def learner(self) -> str:
-        """The learner's heartbeat."""
-        return f"{self.prefix}.learner"
+    def wants(self, receiver: str) -> str:
+        """Return the subject on which a process asks for chunks of versions."""
+        return f"{self.prefix}.wants.{receiver}"
+
+    def learner(self, rank: int | str, ranks: int | str = "*") -> str:
+        """Return the subject of the heartbeat of a learner's rank, or a wildcard."""
+        return f"{self.prefix}.learners.{rank}.{ranks}"
 
     @property
     def workers(self) -> str:
         """Wildcard of the workers' heartbeats."""
         return f"{self.prefix}.workers.*"
-
-    @property
-    def leases(self) -> str:
-        """Wildcard of the workers' leases."""
-        return f"{self.prefix}.leases.*"
 
     @property
     def batches(self) -> str:
@@ -131,36 +128,13 @@ class Subjects:
         """Return the subject on which a worker names the batches that it keeps."""
         return f"{self.prefix}.batches.{worker}{OFFER}"
 
-    @property
-    def learner_leases(self) -> str:
-        """Wildcard of the learner's leases."""
-        return f"{self.prefix}.learners.*"
-
-    def learner_lease(self, rank: str) -> str:
-        """Return the subject of the lease of a learner's rank, by the rank's name."""
-        return f"{self.prefix}.learners.{rank}"
-
-    def lease(self, worker: int) -> str:
-        """Return the subject of a worker's lease."""
-        return f"{self.prefix}.leases.{worker}"
-
     def worker(self, worker: int) -> str:
         """Return the subject of a worker's heartbeat."""
         return f"{self.prefix}.workers.{worker}"
 
-    def taken(self, worker: int) -> str:
+    def taken(self, worker: int | str) -> str:
         """Return the subject of the learner's receipts for a worker's batches."""
         return f"{self.prefix}.taken.{worker}"
-
-    @property
-    def state_info(self) -> str:
-        """The request to JetStream about the state stream: whether it exists."""
-        return f"$JS.API.STREAM.INFO.{self.state_stream}"
-
-    @property
-    def state_get(self) -> str:
-        """The request to JetStream for a message of the state, which it answers as JSON."""
-        return f"$JS.API.STREAM.MSG.GET.{self.state_stream}"
 
     @property
     def evaluations(self) -> str:
@@ -188,8 +162,3 @@ class Subjects:
     def answer(self, worker: int | str) -> str:
         """Return the subject of a worker's answers to calls."""
         return f"{self.prefix}.answers.{worker}"
-
-    @property
-    def state_subjects(self) -> list[str]:
-        """Subjects that the state stream keeps."""
-        return [self.spec, self.control, self.weights, self.leases, self.learner_leases, self.workers, self.learner]

@@ -5,9 +5,15 @@ So a version of a newer learner is greater, whatever it counts. Users see the co
 
 from typing import Final
 
-_COUNT_BITS: Final = 40
+_COUNT_BITS: Final = 28
 MAX_VERSIONS: Final = (1 << _COUNT_BITS) - 1
-MAX_SESSIONS: Final = 1 << 23  # with the count, a version has 63 bits
+MAX_SESSIONS: Final = 1 << 35  # with the count, a version has 63 bits
+_SESSIONS_PER_S: Final = 8
+
+
+def session_at(time_s: float) -> int:
+    """Return the session of a learner that starts at this time, in seconds since the epoch."""
+    return int(time_s * _SESSIONS_PER_S)
 
 
 def version_of(session: int, count: int) -> int:

@@ -1,13 +1,11 @@
 """A job's names on NATS: one reading each, shared with no other job, and each within one role's reach."""
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from rollfleet_api.permissions import Role, inbox_prefix, permissions
-from rollfleet_api.subjects import WEIGHT_SLOTS, Subjects
+from rollfleet_api.permissions import Role, permissions
+from rollfleet_api.subjects import ALL, Ask, Subjects
 
 labels = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 # Few short names beside all others: "a-b" of "c" and "a" of "b-c" must come up.
@@ -31,12 +29,10 @@ def matches(pattern: str, subject: str) -> bool:
 
 def used(subjects: Subjects) -> list[str]:
     """Every subject that carries a message of a job with three workers."""
-    kinds = (subjects.lease, subjects.worker, subjects.taken, subjects.chunk, subjects.offer)
+    kinds = (subjects.worker, subjects.taken, subjects.chunk, subjects.offer, subjects.call, subjects.answer)
     of_workers = [kind(worker) for kind in kinds for worker in range(3)]
-    slots = [subjects.weights_of(of, version, chunk) for of in (None, 1) for version in (1, 2) for chunk in (0, 10)]
-    learners = [subjects.spec, subjects.control, subjects.learner]
-    calls = [subjects.call(0), subjects.answer(0)]
-    return [*learners, *slots, *calls, *of_workers]
+    weights = [kind(of) for kind in (subjects.weights_of, subjects.wants) for of in (ALL, "0", "evaluation-0")]
+    return [subjects.spec, subjects.control, subjects.learner(0, 1), *map(subjects.ask, Ask), *weights, *of_workers]
 
 
 @given(jobs)
@@ -56,32 +52,19 @@ def test_name_that_would_reach_into_other_subjects_is_refused(key: str) -> None:
 
 @given(jobs, jobs)
 @example(Subjects(namespace="a-b", job="a"), Subjects(namespace="a", job="b-a"))
-def test_no_subject_stream_inbox_or_permission_of_one_job_reaches_another(one: Subjects, other: Subjects) -> None:
+def test_no_subject_or_permission_of_one_job_reaches_another(one: Subjects, other: Subjects) -> None:
     assume(one != other)
-    ours, theirs = [*one.state_subjects, one.batches, f"{one.prefix}.>"], used(other)
+    ours, theirs = [f"{one.prefix}.>"], used(other)
     for role in Role:
         allowed = permissions(one, role)
-        ours += [f"{inbox_prefix(one, role)}.>", *allowed.publish, *allowed.subscribe]
-        requests = [subject for subject in permissions(other, role).publish if subject.startswith("$JS.")]
-        theirs += [f"{inbox_prefix(other, role)}.x", *requests]
+        ours += [*allowed.publish, *allowed.subscribe]
     assert not [(pattern, subject) for pattern in ours for subject in theirs if matches(pattern, subject)]
-    assert one.state_stream != other.state_stream
 
 
 @given(jobs)
-def test_the_stream_keeps_every_subject_but_those_of_batches_and_hints(subjects: Subjects) -> None:
+def test_each_subject_has_a_role_that_sends_it_and_one_that_hears_it(subjects: Subjects) -> None:
+    roles = [permissions(subjects, role) for role in (Role.WORKER, Role.LEARNER)]
     for subject in used(subjects):
-        kept = any(matches(pattern, subject) for pattern in subjects.state_subjects)
-        assert kept == (subject.split(".")[3] not in ("batches", "taken", "calls", "answers"))
-
-
-def test_a_worker_gets_no_versions_for_another() -> None:
-    for of in (None, 1, 2):
-        heard = [each for each in (None, 1, 2) if matches(SUBJECTS.weights_of(of), SUBJECTS.weights_of(each, 7, 0))]
-        assert heard == [of]
-
-
-def test_version_does_not_overwrite_the_previous_one() -> None:
-    chunks = [SUBJECTS.weights_of(None, version, 0) for version in range(1, 2 + WEIGHT_SLOTS)]
-    assert len(set(chunks)) == WEIGHT_SLOTS
-    assert all(one != following for one, following in pairwise(chunks))
+        sends = any(matches(pattern, subject) for role in roles for pattern in role.publish)
+        hears = any(matches(pattern, subject) for role in roles for pattern in role.subscribe)
+        assert (sends, hears) == (subject != subjects.spec, subject != subjects.ask(Ask.JOB) or hears)

@@ -51,5 +51,3 @@ def test_the_page_can_be_followed(repository: Path, server: Server, tmp_path: Pa
     assert f"default/cartpole is published on nats://{server.host_port} until its learner has completed it" in shown
     assert f"workers, 0 to 2: rollfleet worker --nats nats://{server.host_port} --job default/cartpole" in shown
     assert "cartpole: 960 frames" in shown
-    admin = server.link()
-    assert not [each for each in admin.call(admin.js.streams_info()) if "cartpole" in str(each.config.name)]

@@ -17,8 +17,6 @@ from typing import Any
 from tests.api.job_data import job_data
 from tests.shared_nats import SUBJECTS, TENANT, TENANTS_JOB, SharedNats
 
-from rollfleet.nats.state import read_bytes
-from rollfleet.nats.streams import own, provision
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
 
@@ -159,11 +157,7 @@ class Fleet:
         self._folder = folder
         self.job = parse_job(job_data({"name": SUBJECTS.job}, **spec))
         self._nats = SharedNats(folder, max_payload=max_payload)
-        self._nats.provision(self.job)
-        self._link = self._nats.link()
-        tenant = parse_job(job_data({"name": TENANTS_JOB.job}, **spec))
-        self._link.call(provision(self._link, tenant), timeout_s=10)
-        self._link.call(own(self._link, self.job), timeout_s=10)
+        self._nats.own(self.job)
         self.proxies = {role: Proxy([self._nats.host_port]) for role in (Role.WORKER, Role.LEARNER)}
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["recorded", "traced_env", "rollfleet.policies.factory", "tensordict"])
@@ -227,18 +221,9 @@ class Fleet:
     def words(self) -> str:
         """Describe all processes with their last output."""
         lines = [f"{each.name} (pid {each.pid}): {each.exitcode}" for each in self._all]
-        try:
-            lines += self._link.call(self._stored(), timeout_s=10)
-        except Exception as error:  # it is about a failure: NATS may be away
-            lines.append(f"NATS: {error!r}")
         for file in sorted(self._folder.glob("*.log*")):
             lines += [f"--- {file.name}", *(line[:300] for line in file.read_text().splitlines()[-8:])]
         return "\n".join(lines)
-
-    async def _stored(self) -> list[str]:
-        subjects = self._link.subjects
-        asked = [subjects.control, subjects.learner, *map(subjects.worker, self.workers)]
-        return [f"{subject}: {(await read_bytes(self._link, subject) or b'')[:300]!r}" for subject in asked]
 
     def wait_for_every_worker(self, count: int, since_s: float, timeout_s: float = RECOVERS_WITHIN_S) -> None:
         """Wait until the learner has been handed `count` batches since then, and some of every worker."""

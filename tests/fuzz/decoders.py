@@ -50,27 +50,22 @@ with instrumented():
     from rollfleet_api.job import CollectorJob, Compression
     from rollfleet_api.messages import (
         Answer,
-        BatchMeta,
         Call,
         Control,
-        KeptBatch,
         LearnerPhase,
         LearnerStatus,
-        Lease,
         MessageInvalid,
-        Offer,
-        Parameter,
-        Receipt,
         WorkerStatus,
         pack,
         unpack,
     )
+    from rollfleet_api.transfers import BatchMeta, KeptBatch, Offer, Parameter, Receipt, Want
 
 LIMIT_BYTES, CHUNK_BYTES = 1 << 16, 252
 MESSAGES: dict[bytes, type[Any]] = {
     b"5": Control,
     b"6": WorkerStatus,
-    b"7": Lease,
+    b"7": Want,
     b"8": LearnerStatus,
     b"a": BatchMeta,
     b"b": Call,
@@ -133,7 +128,7 @@ def write_seeds(folder: Path) -> None:
         "weights": b"3" + b"".join(pack_version(1, snapshot).parts),
         "control": b"5" + pack(Control(session=1, phase=LearnerPhase.RUN, round=1, version=1)),
         "heartbeat": b"6" + pack(WorkerStatus(worker=0, incarnation=1)),
-        "lease": b"7" + pack(Lease(incarnation=1, host="a", pid=1)),
+        "want": b"7" + pack(Want(version=1, send=((0, 4),))),
         "learner": b"8" + pack(learner),
         "meta": b"a" + pack(BatchMeta(session=1, round=0, version=1, frames=2)),
         "call": b"b" + pack(Call(number=1, method="env.level", arguments="[[],{}]")),

@@ -14,7 +14,7 @@ from tests.control.pure.scene import NOW_S, Scene, a_job, wanted
 from rollfleet_api.frame_rate import FrameRate
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.kubernetes_names import JOB_LABEL, ROLE_LABEL
-from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, WorkerState, WorkerStatus, unpack
+from rollfleet_api.messages import LearnerStatus, MessageInvalid, WorkerState, WorkerStatus, unpack
 from rollfleet_api.validation import JobErrors, parse_job
 from rollfleet_operator.autoscale import History, decide
 from rollfleet_operator.errors import TemplateInvalid
@@ -213,7 +213,6 @@ of_learners = messages(
     mean_return=st.none() | st.floats(),
     waited_s=numbers,
 )
-CONTROL = Control(session=1, phase="Run", round=0, version=1)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +224,7 @@ def running() -> Callable[[list[Any], Any], None]:
         beats = {beat.worker: beat for beat in workers if beat}
         history = History()
         for step, learner in enumerate(learners):
-            heartbeats = Heartbeats(workers=beats, learner=learner, control=CONTROL)
+            heartbeats = Heartbeats(workers=beats, learner=learner)
             decided = decide(scene.job, heartbeats, history, NOW_S + step)
             assert 1 <= decided <= 8
             reconciled(replace(scene, heartbeats=heartbeats))

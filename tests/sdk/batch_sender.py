@@ -2,21 +2,27 @@
 
 from tests.job_server import Server
 from tests.sdk.nats.numbered_batches import fragment
+from tests.waiting import wait_until
 
-from rollfleet.nats.worker_transport import NatsWorkerTransport
-from rollfleet_api.messages import BatchMeta
-from rollfleet_api.permissions import Role
+from rollfleet_api.transfers import BatchMeta
 
 
 class Sender:
     """One incarnation of a worker."""
 
     def __init__(self, server: Server, worker: int) -> None:
-        self._transport = NatsWorkerTransport(server.link(Role.WORKER), worker)
+        self._transport = server.worker_transport(worker)
 
-    def send(self, *values: float, session: int = 1, round_: int = 0, version: int = 1) -> None:
-        """Send a batch for each value, whose observations all have that value. It keeps them until they are taken."""
-        meta = BatchMeta(session=session, round=round_, version=version, frames=6)
+    def send(self, *values: float, session: int = 0, round_: int = 0, version: int = 1) -> None:
+        """Send a batch for each value, whose observations all have that value. It keeps them until they are taken.
+
+        `session` is the learner's, unless it is given.
+        """
+        if round_ and not session:
+            wait_until(lambda: self._transport._control)
+            assert self._transport._control
+            session = self._transport._control.session
+        meta = BatchMeta(session=session or 1, round=round_, version=version, frames=6)
         for value in values:
             self._transport.send(fragment(value), meta)
 

@@ -12,8 +12,8 @@ from tests.sdk.places import Collect
 
 from rollfleet import Collector
 from rollfleet.learner.construction import construct
+from rollfleet.nats.job_source import JobOwner
 from rollfleet.nats.link import Link
-from rollfleet.nats.streams import deprovision, provision
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.transports.workload import Workload
@@ -45,10 +45,9 @@ class CollectOverNats(Collect):
         spec = job.spec.model_copy(update={"delivery": job.spec.delivery.model_copy(update={"max_bytes": "64Mi"})})
         metadata = Metadata(name=self._server.subjects.job, namespace=self._server.subjects.namespace)
         job = job.model_copy(update={"metadata": metadata, "spec": spec})
-        admin = self._link()
-        admin.call(deprovision(admin), timeout_s=60)
-        admin.call(provision(admin, job), timeout_s=60)
-        transports = [NatsWorkerTransport(self._link(Role.WORKER), index) for index in range(job.spec.workers)]
+        owner = self._link()
+        owner.call(JobOwner(owner, job).start(), timeout_s=60)
+        transports = [NatsWorkerTransport(self._link(Role.WORKER), index, job) for index in range(job.spec.workers)]
         workers = [_InThread(each, construction.workload, index) for index, each in enumerate(transports)]
         if job.spec.env.vectorization is Vectorization.ASYNC:
             # Before a worker runs: a process of environments is a fork, and would wait forever for a lock that another

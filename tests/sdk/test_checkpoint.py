@@ -228,7 +228,7 @@ with rollfleet.connect(policy=policy) as collector:
 @pytest.mark.timeout(300)
 def test_killed_learner_of_a_job_continues_from_a_whole_file(server: Server, tmp_path: Path) -> None:
     collect = {"framesPerBatch": 64, "totalFrames": 64 * 100}
-    worker = server.start_worker(server.provision(mode="Sync", collect=collect), 0)
+    worker = server.start_worker(server.own(mode="Sync", collect=collect), 0)
     folder, environ = tmp_path / "volume", os.environ | server.address(Role.LEARNER).variables()
     moments, saved = random.Random(0), 0
     for life in range(5):

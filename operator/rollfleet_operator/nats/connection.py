@@ -6,16 +6,13 @@ from typing import Any
 
 from nats.aio.client import Client, RawCredentials
 from nats.errors import Error as NatsError
-from nats.errors import NoRespondersError
 
-from rollfleet_api.streams import Plan, Reply, RequestRefused
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats_access import Login
 
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 4
-REQUEST_TIMEOUT_S = 4.0
 RETRY_WAIT_S = 0.1
 
 
@@ -46,29 +43,6 @@ class Connection:
             await self.close()
             self.login = login
 
-    async def carry_out(self, plan: Plan) -> None:
-        """Send the requests that `rollfleet_api.streams` plans, each after the reply to the one before.
-
-        Raises:
-            NatsUnavailable: As above, or NATS refused a request, or did not answer; the text says why.
-        """
-        client, request = await self.client(), next(plan)
-        try:
-            while True:
-                headers = dict(request.headers) or None
-                message = await client.request(
-                    request.subject, request.data, timeout=REQUEST_TIMEOUT_S, headers=headers
-                )
-                request = plan.send(Reply.parse(request, message.data))
-        except StopIteration:
-            return
-        except RequestRefused as refused:
-            raise NatsUnavailable(str(refused)) from refused
-        except NoRespondersError as error:
-            raise NatsUnavailable("JetStream does not answer: it starts, or it is off for this user") from error
-        except (NatsError, TimeoutError, OSError) as error:
-            raise NatsUnavailable(f"NATS at {self.login.url} did not answer {request.subject}: {error!r}") from error
-
     async def close(self) -> None:
         """Close the connection; the next use opens it again."""
         client, self._client = self._client, None
@@ -89,7 +63,6 @@ class Connection:
                 name=f"rollfleet operator {self._name}",
                 tls=ssl.create_default_context(cadata=ca.decode()) if ca else None,
                 error_cb=on_error,
-                inbox_prefix="_INBOX.operator",
                 connect_timeout=CONNECT_TIMEOUT_S,
                 allow_reconnect=False,
                 max_reconnect_attempts=1,  # of the first connection, to which the line above does not apply

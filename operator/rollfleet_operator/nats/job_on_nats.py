@@ -1,25 +1,28 @@
-"""A job on its NATS: published, and read: the last message of each subject of its stream, each message once.
+"""A job on its NATS: the operator is its owner, and asks its processes for their heartbeats.
 
 All jobs share the operator's memory. Therefore it keeps only messages that it reads later, of a limited size, and a
-limited number for all jobs together. NATS holds further messages back until those on their way are read.
+limited number for all jobs together. At each look NATS sends it a limited number: a worker that floods its job's NATS
+costs the operator little.
 """
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, WorkerStatus, unpack
-from rollfleet_api.streams import provisioning, subjects_of
+from rollfleet_api.messages import LearnerStatus, MessageInvalid, WorkerStatus, unpack
+from rollfleet_api.publication import DELETED, published_bytes, subjects_of
+from rollfleet_api.subjects import Ask
 from rollfleet_api.text import last_line
 from rollfleet_operator.errors import NatsUnavailable
-from rollfleet_operator.nats.connection import REQUEST_TIMEOUT_S, Connection
+from rollfleet_operator.nats.connection import Connection
 from rollfleet_operator.nats_access import Login
 from rollfleet_operator.nats_port import Heartbeats
 
@@ -27,11 +30,20 @@ log = logging.getLogger(__name__)
 
 M = TypeVar("M")
 
-IDLE_S: Final = 5.0
-"""Seconds after which NATS sends a sign of life, which flow control demands, and forgets a consumer."""
+QUIET_S: Final = 0.1
+"""Seconds without an answer that end a look, once as many processes have answered as at the last one."""
+
+ANSWER_S: Final = 1.0
+"""Seconds to wait at most."""
+
+ANSWERS: Final = 8
+"""Processes that ask for the job between two looks and get it at once."""
 
 AT_ONCE: Final = 64
 """The most messages that are read before the operator does other work."""
+
+SPARE: Final = 64
+"""Messages that may come besides two of each worker."""
 
 MOST_MESSAGES: Final = 100_000
 """The most kept messages of all jobs. A job may keep as many as all jobs leave free: half of them, if it is alone."""
@@ -39,11 +51,9 @@ MOST_MESSAGES: Final = 100_000
 MESSAGES_OF_JOB: Final = 512
 """The messages of a job that are kept in any case, so that large jobs take nothing from small ones."""
 
-BEAT_BYTES: Final = 1 << 16  # of a worker's heartbeat, with its last error
+BEAT_BYTES: Final = 1 << 16  # of a heartbeat, with a worker's last error
+PENDING_BYTES: Final = 16 << 20  # of messages that wait to be read
 ERROR_CHARS: Final = 500  # of the line of the error that is kept
-LEASE_BYTES: Final = 1 << 10
-LEARNER_BYTES: Final = 1 << 12  # of the learner's heartbeat, or of its orders besides those for single workers
-ORDER_BYTES: Final = 32  # of an order for a single worker
 
 
 @dataclass(slots=True)
@@ -66,108 +76,127 @@ class JobOnNats:
         self.uid, self.nats = job.metadata.uid, Connection(login, job.key)
         self._subjects, self._count = subjects_of(job), count
         self._workers = 0  # the greatest number of workers so far: messages of others are dropped
-        self._published: tuple[Client, int | None] | None = None  # by which connection, and which generation
-        self._next = 1  # the position in the job's stream of the first message that was not read
+        self._present = job.status.workers.ready if job.status else 0  # number of workers that answered the last look
         self._beats: dict[int, WorkerStatus] = {}
-        self._last: dict[str, bytes] = {}  # the other messages
+        self._learner: LearnerStatus | None = None
+        self._asks: tuple[Client, Subscription] | None = None
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
-        """Return the last messages, after the job is published if NATS may lack it.
-
-        If NATS has lost its state, the kept leases, control and learner's status are stored again: a learner or a
-        worker that restarts needs them. Weights are not among them: the learner sends them again.
+        """Send the job to its processes, and return their heartbeats: of those that do not answer the last ones.
 
         Raises:
             NatsUnavailable: NATS did not answer.
         """
         self._workers = max(self._workers, job.spec.workers)
-        wanted = await self.nats.client(), job.metadata.generation
-        if wanted != self._published:
-            await self.nats.carry_out(provisioning(job, dict(self._last)))
-            self._published, self._next = wanted, 1  # the stream may be a new one
+        client = await self.nats.client()
         try:
-            await self._read_new(wanted[0])
+            await self._answer_next(client, job)
+            await self._look(client, published_bytes(job, counts=True))
         except (NatsError, TimeoutError, OSError) as error:
-            await self.nats.close()  # a new connection finds another server, and makes a stream that is gone
-            raise NatsUnavailable(f"NATS did not return the heartbeats of {self._subjects.key}: {error}") from error
-        return Heartbeats(
-            workers=dict(self._beats),
-            learner=_read(LearnerStatus, self._last.get(self._subjects.learner)),
-            control=_read(Control, self._last.get(self._subjects.control)),
-        )
+            await self.nats.close()  # a new connection finds another server
+            raise NatsUnavailable(f"NATS did not return the heartbeats of {self._subjects.key}: {error!r}") from error
+        return Heartbeats(workers=dict(self._beats), learner=self._learner)
+
+    async def end(self) -> None:
+        """Tell the job's processes that it was deleted.
+
+        Raises:
+            NatsUnavailable: NATS did not answer.
+        """
+        client = await self.nats.client()
+        try:
+            await client.publish(self._subjects.spec, DELETED)
+            await client.flush()
+        except (NatsError, TimeoutError, OSError) as error:
+            raise NatsUnavailable(f"NATS did not take the end of {self._subjects.key}: {error!r}") from error
 
     async def close(self) -> None:
         """Disconnect for good. The kept messages count no longer."""
         await self.nats.close()
-        self._count.kept -= len(self._beats) + len(self._last)
+        self._count.kept -= len(self._beats)
 
-    async def _read_new(self, client: Client) -> None:
-        """Read the messages since the last time, by a consumer of the job's stream that NATS forgets afterwards."""
-        subjects, inbox, read, arrived = self._subjects, client.new_inbox(), 0, asyncio.Event()
+    async def _look(self, client: Client, job: bytes) -> None:
+        heard, came, read = set[int](), asyncio.Event(), 0
 
-        async def on_message(message: Msg) -> None:
+        async def on_beat(message: Msg) -> None:
             nonlocal read
-            if "Status" not in (message.headers or {}):
-                self._keep(message.subject, message.data)
-                self._next = message.metadata.sequence.stream + 1
-                read += 1
-                arrived.set()
-                if not read % AT_ONCE:
-                    await asyncio.sleep(0)
-            elif message.reply:  # NATS waits until the messages from before this one are read
-                await message.respond(b"")
+            heard.add(self._keep(message.subject, message.data))
+            came.set()
+            read += 1
+            if not read % AT_ONCE:
+                await asyncio.sleep(0)
 
-        consumer = ConsumerConfig(
-            deliver_subject=inbox,
-            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=self._next,
-            filter_subjects=[subjects.workers, subjects.learner, subjects.control, subjects.leases],
-            ack_policy=AckPolicy.NONE,
-            flow_control=True,
-            idle_heartbeat=IDLE_S,
-            inactive_threshold=IDLE_S,
+        async def on_learner(message: Msg) -> None:
+            if (status := _read(LearnerStatus, message.data)) and not self._is_over(status):
+                self._learner = status
+
+        subjects = self._subjects
+        beats = await client.subscribe(
+            subjects.workers, cb=on_beat, pending_bytes_limit=PENDING_BYTES, pending_msgs_limit=0
         )
-        subscription = await client.subscribe(inbox, cb=on_message)
+        await beats.unsubscribe(limit=2 * self._workers + SPARE)
+        learners = await client.subscribe(subjects.learner(0), cb=on_learner)
+        await learners.unsubscribe(limit=SPARE)
         try:
-            created = await client.jsm(timeout=REQUEST_TIMEOUT_S).add_consumer(subjects.state_stream, consumer)
-            waiting = (created.num_pending or 0) + (created.delivered.consumer_seq if created.delivered else 0)
-            while read < waiting:
-                arrived.clear()
-                await arrived.wait()
+            await client.publish(subjects.spec, job)
+            await client.publish(subjects.ask(Ask.HEARTBEATS))
+            await client.flush()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ANSWER_S):
+                    while await _within(QUIET_S, came) or len(heard) < self._present:
+                        came.clear()
         finally:
-            await subscription.unsubscribe()
+            for subscription in (beats, learners):
+                with suppress(NatsError):  # NATS has sent the most
+                    await subscription.unsubscribe()
+        self._present = len(heard)
 
-    def _keep(self, subject: str, data: bytes) -> None:
-        """Keep a message if it is read later, and count it if not."""
-        subjects, last = self._subjects, subject.rpartition(".")[2]
-        worker = int(last) if last.isascii() and last.isdecimal() else self._workers
-        limits = {subjects.learner: LEARNER_BYTES, subjects.control: LEARNER_BYTES + ORDER_BYTES * self._workers}
-        if worker < self._workers:
-            limits |= {subjects.worker(worker): BEAT_BYTES, subjects.lease(worker): LEASE_BYTES}
-        valid = len(data) <= limits.get(subject, -1)  # a client may have invented the subject
-        if valid and subject == subjects.worker(worker):
-            status = _read(WorkerStatus, data)
-            if status and status.worker == worker and self._has_room(new=worker not in self._beats):
-                short = replace(status, error=last_line(status.error)[:ERROR_CHARS]) if status.error else status
-                self._beats[worker] = short
-                return
-        elif valid and self._has_room(new=subject not in self._last):
-            self._last[subject] = data
-            return
-        self._count.dropped += 1
+    async def _answer_next(self, client: Client, job: CollectorJob) -> None:
+        """Send the job to processes that ask for it before the next look: to few, whoever floods."""
+        if self._asks and self._asks[0] is client:
+            with suppress(NatsError):
+                await self._asks[1].unsubscribe()
+
+        async def on_ask(_: Msg) -> None:
+            await client.publish(self._subjects.spec, published_bytes(job, counts=True))
+
+        asks = await client.subscribe(self._subjects.ask(Ask.JOB), cb=on_ask)
+        await asks.unsubscribe(limit=ANSWERS)
+        self._asks = client, asks
+
+    def _is_over(self, status: LearnerStatus) -> bool:
+        """Whether a learner's heartbeat is of one that was replaced."""
+        return self._learner is not None and status.session < self._learner.session
+
+    def _keep(self, subject: str, data: bytes) -> int:
+        """Keep a worker's heartbeat, or count it as dropped. Returns the worker's index; -1: it is of none."""
+        name = subject.rpartition(".")[2]
+        worker = int(name) if len(name) <= 5 and name.isascii() and name.isdecimal() else self._workers
+        status = _read(WorkerStatus, data) if worker < self._workers and len(data) <= BEAT_BYTES else None
+        if status is None or status.worker != worker or not self._has_room(new=worker not in self._beats):
+            self._count.dropped += 1
+            return -1
+        short = replace(status, error=last_line(status.error)[:ERROR_CHARS]) if status.error else status
+        self._beats[worker] = short
+        return worker
 
     def _has_room(self, *, new: bool) -> bool:
         """Return whether a message may be kept, and count a new one."""
-        own = len(self._beats) + len(self._last)
         # At most as many as are left for all others: the largest job leaves half, also if it exists on paper only.
-        room = not new or own < max(MESSAGES_OF_JOB, MOST_MESSAGES - self._count.kept)
+        room = not new or len(self._beats) < max(MESSAGES_OF_JOB, MOST_MESSAGES - self._count.kept)
         self._count.kept += new and room
         return room
 
 
-def _read(kind: type[M], data: bytes | None) -> M | None:
-    if data is None:
-        return None
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+def _read(kind: type[M], data: bytes) -> M | None:
     try:
         return unpack(kind, data)
     except MessageInvalid as error:

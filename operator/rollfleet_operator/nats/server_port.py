@@ -6,8 +6,6 @@ from contextlib import asynccontextmanager
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.nats_server import OWNER
-from rollfleet_api.streams import deprovisioning
-from rollfleet_api.subjects import Subjects
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.job_on_nats import JobOnNats, MessageCount
 from rollfleet_operator.nats_access import NatsAccess
@@ -29,7 +27,7 @@ class NatsOnServers:
         return self._messages.dropped
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
-        """Publish a job that its NATS may lack, and return its last messages; see `NatsPort`."""
+        """Send a job to its processes, and return their heartbeats; see `NatsPort`."""
         key, login = JobKey(job.metadata.namespace, job.metadata.name), self._access.login(job, OWNER)
         async with _time_limit(job.key):
             known = self._jobs.get(key)
@@ -45,12 +43,12 @@ class NatsOnServers:
             await known.nats.close()
 
     async def remove(self, key: JobKey) -> None:
-        """Forget a job, and remove it from the organisation's NATS; see `NatsPort`."""
+        """Forget a job, and tell its processes on an organisation's NATS; see `NatsPort`."""
         if (known := self._jobs.get(key)) is None:
             return
         if self._access.external:
             async with _time_limit("/".join(key)):
-                await known.nats.carry_out(deprovisioning(Subjects(namespace=key.namespace, job=key.name)))
+                await known.end()
         del self._jobs[key]
         await known.close()
 

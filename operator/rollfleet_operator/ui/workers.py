@@ -8,7 +8,6 @@ from rollfleet_api.frame_rate import STALE_S
 from rollfleet_api.messages import WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
-from rollfleet_api.streams import subjects_of
 from rollfleet_api.text import one_line
 from rollfleet_operator.manifest import Ref, ref
 from rollfleet_operator.observed import Run
@@ -35,14 +34,8 @@ def object_rows(snapshot: Snapshot) -> list[ObjectRow]:
     states = {Ref("Job", str(run.name)): _state_of_run(run) for run in snapshot.observed.runs}
     if server := snapshot.observed.server:
         states[ref(server)] = "Ready" if snapshot.observed.server_ready else "Starting"
-    streams = () if snapshot.verdict.stage.ended else (subjects_of(snapshot.job).state_stream,)
-    return [
-        *(
-            ObjectRow(kind=each.kind, name=each.name, state=states.get(each, ""))
-            for each in sorted(snapshot.observed.children)
-        ),
-        *(ObjectRow(kind="Stream", name=name) for name in streams),
-    ]
+    children = sorted(snapshot.observed.children)
+    return [ObjectRow(kind=each.kind, name=each.name, state=states.get(each, "")) for each in children]
 
 
 def _worker(

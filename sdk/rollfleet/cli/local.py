@@ -25,7 +25,7 @@ from rollfleet_api.address import CA, CREDENTIALS, SHOWS_FAILURES, THREADS, WORK
 from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_PERMANENT, NO_FAILURE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
-from rollfleet_api.streams import subjects_of
+from rollfleet_api.publication import subjects_of
 from rollfleet_api.text import reason_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class LocalRun:
         job: The job; `spec.workers` processes are started.
         folder: The folder of the job's file. The job can name Python files in it as entrypoints.
         learner: A Python script that calls `rollfleet.connect()`, and its arguments. Empty: batches are only counted.
-        nats_url: The URL of a NATS server with JetStream. None: start an embedded server.
+        nats_url: The URL of a NATS server. None: start an embedded server.
         display: The output for progress, events and errors.
         live: Follows the run for its page. None: the run has no page.
     """

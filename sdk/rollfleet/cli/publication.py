@@ -1,48 +1,49 @@
-"""A job on a NATS server: published, published again if the server loses it, and deleted at the end."""
+"""A job on a NATS server: this process is its owner, which its other processes ask for it."""
 
 import asyncio
 import re
+import uuid
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from nats.errors import Error as NatsError
-
 from rollfleet.cli.display import Display
 from rollfleet.cli.watch import JobWatch
+from rollfleet.nats.job_source import JobOwner
 from rollfleet.nats.link import Link
-from rollfleet.nats.state import read_state
-from rollfleet.nats.streams import deprovision, own
 from rollfleet.system.background import in_background
 from rollfleet_api.address import Address
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase
 
 DELETE_S: Final = 2.0
-LOOK_S: Final = 1.0
 COMPLETE_GRACE_S: Final = 5.0
 """For workers to leave by themselves when the job is complete."""
 
 
 @asynccontextmanager
 async def published(job: CollectorJob, address: Address, *, delete: bool) -> AsyncIterator[Link]:
-    """Publish a job until the block ends; with `delete`, delete it then.
-
-    `address` may create the job's stream.
+    """Publish a job until the block ends; with `delete`, its processes elsewhere end then.
 
     Yields:
         The connection of the job's owner.
 
     Raises:
-        RollfleetError: NATS cannot be reached, or has no space for the job.
+        RollfleetError: NATS cannot be reached.
     """
     # Unlike with `asyncio.to_thread`, a run that is cancelled does not wait for the thread.
     link = await asyncio.wrap_future(in_background(lambda: Link(address, role=None), "rollfleet-connect"))
+    owner = JobOwner(link, _identified(job))
     try:
-        await asyncio.wrap_future(link.spawn(_publish(link, job)))
+        await asyncio.wrap_future(link.spawn(owner.start()))
         yield link
     finally:
-        await finish(asyncio.to_thread(_leave, link, delete))
+        await finish(asyncio.to_thread(_leave, link, owner, delete))
+
+
+def _identified(job: CollectorJob) -> CollectorJob:
+    """Return a job that no earlier one of its name is mistaken for."""
+    return job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": str(uuid.uuid4())})})
 
 
 async def keep(job: CollectorJob, address: Address, display: Display) -> int:
@@ -52,7 +53,7 @@ async def keep(job: CollectorJob, address: Address, display: Display) -> int:
         The exit code, 0.
 
     Raises:
-        RollfleetError: NATS cannot be reached, or has no space for the job.
+        RollfleetError: NATS cannot be reached.
         asyncio.CancelledError: The call was cancelled; the job is deleted.
     """
     async with published(job, address, delete=True) as link:
@@ -68,31 +69,21 @@ async def keep(job: CollectorJob, address: Address, display: Display) -> int:
     return 0
 
 
-async def _publish(link: Link, job: CollectorJob) -> None:
-    if await _is_complete(link):  # an earlier job of this name: its workers would leave at once
-        await deprovision(link)
-    await own(link, job)
-
-
 async def _until_complete(link: Link) -> None:
-    while True:
-        if await _is_complete(link):
-            return
-        await asyncio.sleep(LOOK_S)
+    complete = asyncio.Event()
+
+    def hear(control: Control) -> None:
+        if control.phase is LearnerPhase.COMPLETE:
+            complete.set()
+
+    await link.listen(link.subjects.control, Control, hear)
+    await complete.wait()
 
 
-async def _is_complete(link: Link) -> bool:
-    try:
-        control = await read_state(link, link.subjects.control, Control)
-    except (NatsError, TimeoutError):  # it is not published yet, or the server is away
-        return False
-    return control is not None and control.phase is LearnerPhase.COMPLETE
-
-
-def _leave(link: Link, delete: bool) -> None:
+def _leave(link: Link, owner: JobOwner, delete: bool) -> None:
     if delete:
         with suppress(Exception):  # the server may be gone already
-            link.call(deprovision(link), timeout_s=DELETE_S)
+            link.call(owner.delete(), timeout_s=DELETE_S)
     link.close(flush_timeout_s=1.0)
 
 

@@ -45,7 +45,7 @@ class JobWatch:
 
     async def _subscribe(self, link: Link) -> None:
         await link.listen(link.subjects.workers, WorkerStatus, self._roster.hear)
-        await link.listen(link.subjects.learner, LearnerStatus, self._hear_learner)
+        await link.listen(link.subjects.learner(0), LearnerStatus, self._hear_learner)
 
     async def _count_beats(self, link: Link) -> None:
         while True:

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from functools import partial
 from logging import CRITICAL, ERROR
 from types import FrameType
@@ -26,8 +25,8 @@ from rollfleet.errors import (
     Timeout,
     WorkerReplaced,
 )
+from rollfleet.nats.job_source import read_job
 from rollfleet.nats.link import Link
-from rollfleet.nats.state import read_job
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.system.cpus import available_cpus
 from rollfleet.system.process_setup import silence_warnings
@@ -43,12 +42,11 @@ from rollfleet_api.exit_codes import (
     EXIT_REPLACED,
     EXIT_TERMINATED,
 )
-from rollfleet_api.job import CollectorJob, EvaluationSpec
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 
 log = logging.getLogger(__name__)
 
-JOB_CHECK_S = 0.5
 DRAIN_S = 10.0  # leaves time to report and close within the 30 s grace period of Kubernetes
 
 
@@ -89,16 +87,14 @@ def main(address: Address, index: int, *, evaluation: bool, threads: int, timeou
     link: Link | None = None
     try:
         link = Link(address, role=Role.WORKER, timeout_s=timeout_s)
-        until = time.monotonic() + timeout_s
-        while index >= (count := _workers(job := link.call(read_job(link, timeout_s=timeout_s)), evaluation)):
-            if time.monotonic() >= until:  # until then, NATS may have returned with an older version of the job
-                kind = "evaluation worker" if evaluation else "worker"
-                known = f"{kind}s 0 to {count - 1}" if count else f"no {kind}"
-                log.error("%s %d: job %s has %s", kind, index, job.key, known)
-                return EXIT_PERMANENT
-            time.sleep(JOB_CHECK_S)
+        job = link.call(read_job(link, timeout_s=timeout_s, workers=0 if evaluation else index + 1))
+        if index >= (count := _workers(job, evaluation)):
+            kind = "evaluation worker" if evaluation else "worker"
+            known = f"{kind}s 0 to {count - 1}" if count else f"no {kind}"
+            log.error("%s %d: job %s has %s", kind, index, job.key, known)
+            return EXIT_PERMANENT
         torch.set_num_threads(threads or available_cpus())
-        return _work(link, job, index, job.spec.evaluation if evaluation else None, sigterm)
+        return _work(link, job, index, evaluation, sigterm)
     except (ConnectionFailed, JobNotFound, JobEnded, Timeout) as error:
         log.error("%s", error)
         return EXIT_REPLACED if isinstance(error, WorkerReplaced) else EXIT_GONE
@@ -115,8 +111,8 @@ def _workers(job: CollectorJob, evaluation: bool) -> int:
     return job.spec.evaluation.workers if job.spec.evaluation else 0
 
 
-def _work(link: Link, job: CollectorJob, index: int, evaluation: EvaluationSpec | None, sigterm: _Sigterm) -> int:
-    transport = NatsWorkerTransport(link, index, evaluation)
+def _work(link: Link, job: CollectorJob, index: int, evaluation: bool, sigterm: _Sigterm) -> int:
+    transport = NatsWorkerTransport(link, index, job, evaluates=evaluation)
 
     def made() -> Worker | EvaluationWorker:
         sigterm.worker = (EvaluationWorker if evaluation else Worker)(transport, Workload.of(job), index)

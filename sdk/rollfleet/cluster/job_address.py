@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from rollfleet.cluster.api import ClusterApi
 from rollfleet.cluster.tunnel import Tunnel
 from rollfleet.errors import ClusterError, ConnectionFailed, JobNotFound
-from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, PUBLIC_URL_FILE, URL_FILE, Address
+from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, PUBLIC_URL_FILE, SPEC_FILE, URL_FILE, Address
 from rollfleet_api.job import KIND
 from rollfleet_api.kubernetes_names import JOB_LABEL, ROLE_LABEL, credentials_secret, nats_server
 from rollfleet_api.nats_server import PORT
@@ -27,6 +27,7 @@ from rollfleet_api.permissions import Role
 log = logging.getLogger(__name__)
 
 RENEW_S: Final = 30.0
+_FILES: Final = (CREDENTIALS_FILE, CA_FILE, SPEC_FILE)
 _DIRECT_S: Final = 2.0
 _LOOK_S: Final = 0.5
 
@@ -106,10 +107,8 @@ class JobAddress:
         return secret
 
     def _address(self, url: str, public_url: str, timeout_s: float) -> Address:
-        credentials, ca = (
-            path if (path := self._folder / name).exists() else None for name in (CREDENTIALS_FILE, CA_FILE)
-        )
-        address = Address(url=url, job=f"{self._namespace}/{self._job}", credentials=credentials, ca=ca)
+        credentials, ca, spec = (path if (path := self._folder / name).exists() else None for name in _FILES)
+        address = Address(url=url, job=f"{self._namespace}/{self._job}", credentials=credentials, ca=ca, spec=spec)
         first = urlsplit(url.split(",")[0])
         if public_url and _answers(public_url):  # the certificate has the name inside
             return replace(address, url=public_url, server_name=first.hostname)
@@ -137,7 +136,7 @@ class JobAddress:
         return [pod["metadata"]["name"] for pod in newest]
 
     def _write(self, secret: Mapping[str, Any]) -> None:
-        for name in (CREDENTIALS_FILE, CA_FILE):
+        for name in _FILES:
             data, file = _file(secret, name), self._folder / name
             if data and not (file.exists() and file.read_bytes() == data):
                 new = file.with_suffix(".new")

@@ -15,7 +15,7 @@ from rollfleet.weights.layout import State, WeightLayout
 from rollfleet.weights.models import models_of, nan_in
 from rollfleet.weights.modules import complete, flags_of, unprefixed
 from rollfleet_api.collection import NonFinite
-from rollfleet_api.messages import Flags
+from rollfleet_api.transfers import Flags
 from rollfleet_api.versions import count_of, version_of
 
 log = logging.getLogger(__name__)

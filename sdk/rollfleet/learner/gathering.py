@@ -362,6 +362,7 @@ class Gatherer:
         applied = [statuses[worker].version for worker in self._transport.members() & statuses.keys()]
         return LearnerStatus(
             session=self._session,
+            phase=self.director.phase,
             version=self._weights.version,
             applied_version=min(applied, default=0),
             frames=self._all_frames(),

@@ -20,8 +20,8 @@ from rollfleet.cluster.sources import Named, Sources
 from rollfleet.cluster.submission import Submission
 from rollfleet.errors import JobInvalid, PolicyInvalid
 from rollfleet.learner.keywords import Keywords
+from rollfleet.nats.job_source import read_job
 from rollfleet.nats.opening import open_through
-from rollfleet.nats.state import read_job
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.policies.random_policy import RandomPolicy
 from rollfleet.schemes import WeightScheme

@@ -7,7 +7,7 @@ memory. Small messages and WebSockets take nats-py's own way. `Msg.data` of a la
 Private names of nats-py (2.16), all in this file and in `link`:
 
 - `Client`: `_ps`, `_send_command`, `_pending`, `_pending_data_size`, `_connect_to_server`, `_transport`,
-  `_process_msg`, `_process_err`, `_process_op_err`, `_error_cb`
+  `_process_msg`, `_process_err`, `_process_op_err`, `_error_cb`, `_send_ping`, `_pings_outstanding`
 - `nats.protocol.parser`: `Parser`'s `buf`, `needed`, `header_needed`, `state`, `msg_arg`, `nc`, and its constants
 - `nats.aio.transport.TcpTransport`: `_io_reader`, `_io_writer`, `connect`, `connect_tls`, `read`, `at_eof`
 - `asyncio.StreamReader` (Python): `_buffer`
@@ -16,7 +16,7 @@ Private names of nats-py (2.16), all in this file and in `link`:
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from nats.aio.client import Client as NatsClient
@@ -64,6 +64,7 @@ class Client(NatsClient):
     def __init__(self) -> None:
         super().__init__()
         self._ps = _Parser(self)
+        self._unsent = 0  # bytes that waited for the link at the last ping
 
     async def _send_command(self, cmd: bytes | Pieces, priority: bool = False) -> None:
         if isinstance(cmd, Pieces):
@@ -86,18 +87,30 @@ class Client(NatsClient):
 
     async def _connect_to_server(self, s: Any) -> None:
         if not self._transport and s.uri.scheme not in ("ws", "wss"):
-            self._transport = _Transport()  # type: ignore[no-untyped-call]
+            self._transport = _Transport(self._is_alive)
         await super()._connect_to_server(s)
+
+    def _is_alive(self) -> None:
+        """Note that bytes came: on a slow link, the server's answer to a ping waits behind them."""
+        self._pings_outstanding = 0
+
+    async def _send_ping(self, future: "asyncio.Future[bool] | None" = None) -> None:
+        """Send a ping. While a slow link takes earlier data, an answer cannot come: none counts as missing."""
+        writer = getattr(self._transport, "_io_writer", None)
+        before, self._unsent = self._unsent, writer.transport.get_write_buffer_size() if writer else 0
+        if 0 < self._unsent < before:
+            self._pings_outstanding = 0
+        await super()._send_ping(future)
 
 
 class _Receiver(asyncio.BufferedProtocol):
     """Receives in place of nats-py's stream: into the memory of a large payload, or else into a backlog."""
 
-    def __init__(self, transport: asyncio.Transport, reader: asyncio.StreamReader) -> None:
+    def __init__(self, transport: asyncio.Transport, reader: asyncio.StreamReader, alive: Callable[[], object]) -> None:
         self._missing: memoryview | None = None  # the rest of the memory to fill
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._arrived = asyncio.Event()
-        self._transport, self._reader = transport, reader
+        self._transport, self._reader, self._alive = transport, reader, alive
         self._stream: Any = transport.get_protocol()  # gets every event but data
         transport.pause_reading()
         self._backlog = bytearray(reader._buffer)  # type: ignore[attr-defined]
@@ -141,6 +154,7 @@ class _Receiver(asyncio.BufferedProtocol):
         return self._missing or self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._alive()
         if self._missing:
             self._missing = self._missing[nbytes:]
         else:
@@ -170,6 +184,10 @@ class _Transport(TcpTransport):
 
     receiver: _Receiver | None = None
 
+    def __init__(self, alive: Callable[[], object]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._alive = alive
+
     def __bool__(self) -> bool:  # else nats-py would replace it with its own before the connection
         return True
 
@@ -189,7 +207,7 @@ class _Transport(TcpTransport):
             assert self._io_writer is not None
             if self._io_writer.transport.is_closing():
                 return await super().read(buffer_size)
-            self.receiver = _Receiver(self._io_writer.transport, self._io_reader)  # type: ignore[arg-type]
+            self.receiver = _Receiver(self._io_writer.transport, self._io_reader, self._alive)  # type: ignore[arg-type]
         return await self.receiver.read()
 
     def at_eof(self) -> Any:

@@ -77,7 +77,6 @@ async def start_nats_server(subjects: Subjects, folder: Path) -> NatsServer:
     configuration = nats_configuration(subjects, passwords) | {
         "listen": "127.0.0.1:-1",  # a free port, written into the ports file
         "ports_file_dir": str(folder),
-        "jetstream": {"store_dir": str(folder / "jetstream")},  # its stream is in memory
     }
     config = folder / CONFIG
     config.touch(mode=0o600)

@@ -1,63 +1,127 @@
-"""The heartbeats of a job as its learner exchanges them: it receives its workers', and rank 0 sends its own."""
+"""The heartbeats of a job as its learner exchanges them: it receives those of all processes, and sends its own."""
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from rollfleet.nats.link import Link
+from nats.aio.msg import Msg
+
+from rollfleet.nats.link import Link, unpack_or_skip
+from rollfleet.nats.numbering import Numbering
 from rollfleet.transports.evaluation_log import EvaluationLog
+from rollfleet.transports.learner_side import Resumed
 from rollfleet.transports.roster import Roster
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, Evaluation, LearnerPhase, LearnerStatus, WorkerStatus, pack
+from rollfleet_api.messages import (
+    Control,
+    Evaluation,
+    LearnerPhase,
+    LearnerStatus,
+    Progress,
+    WorkerState,
+    WorkerStatus,
+    pack,
+)
 from rollfleet_api.ranks import Rank
+from rollfleet_api.subjects import Ask
+from rollfleet_api.versions import count_of, session_at
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
+ANSWER_S = 0.02  # between two heartbeats for processes that ask, at least
+ENDED = (WorkerState.LEFT, WorkerState.COMPLETE, WorkerState.FAILED)
+LEARNER_S = 0.1  # for the learner that this one replaces to answer, at least
+QUIET_S, JOIN_S = 0.25, 2.0  # a learner that joins waits until no process has answered for so long; at most so long
 
 
 class LearnerHeartbeats:
-    """A learner's view of its workers, and its own heartbeat, once a second.
+    """A learner's view of the other processes of its job, and its own heartbeat: once a second, and when one asks.
 
     Args:
         link: The learner's connection.
         rank: The rank of this process.
+        on_replaced: Called once another process has this rank, or is of a learner with another number of ranks.
 
     Attributes:
         roster: The workers.
+        numbering: The processes that they are.
+        session: The session of this process: of two processes of one rank, the one with the greater has the job.
         leader_control: See `Transport`.
         evaluations: The results of evaluation workers; on rank 0.
-        status: Returns the content of the heartbeat; None: none is sent.
+        status: Returns the content of the heartbeat; None: session and process only.
     """
 
-    def __init__(self, link: Link, job: CollectorJob, rank: Rank) -> None:
-        self._link, self._key, self._leads = link, job.key, rank.leads
+    def __init__(self, link: Link, job: CollectorJob, rank: Rank, on_replaced: Callable[[], object]) -> None:
+        self._link, self._key, self._rank, self._on_replaced = link, job.key, rank, on_replaced
+        self._workers = job.spec.workers
         self.roster = Roster(job.spec.workers, suspect_after_s=job.spec.failure.suspect_after_seconds)
+        self.numbering = Numbering()
         self.leader_control: Control | None = None
         self.evaluations = EvaluationLog()
         self.status: Callable[[], LearnerStatus] | None = None
+        self.session, self._process = 0, secrets.randbits(32)  # 0: it joins
+        self._rival = 0  # the greatest session of a learner that this one replaces
+        self._followed = Progress(session=0)  # the newest that a worker named
         self._reported: set[int] = set()  # workers whose problem was logged
+        self._asked = False
+        self._heard = asyncio.Event()
 
-    async def subscribe(self) -> None:
-        """Receive heartbeats from now on; on ranks other than 0 also control."""
+    async def join(self, known: Callable[[], Progress], wait_s: float) -> Resumed:
+        """Hear all processes of the job; return its state, with this learner's session, as far as they know it.
+
+        Args:
+            known: Returns what the job's owner knows.
+            wait_s: How long an answer may take: twice the way to the server, say.
+        """
         link, subjects = self._link, self._link.subjects
-        await link.listen(subjects.workers, WorkerStatus, self.roster.hear)
-        if self._leads:
+        await link.listen(subjects.workers, WorkerStatus, self._hear)
+        await link.client.subscribe(subjects.learner("*"), cb=self._hear_learner)
+        await link.listen(subjects.control, Control, self.hear_leader)
+        if self._rank.leads:
             await link.listen(subjects.evaluations, Evaluation, self.evaluations.add)
-        else:
-            await link.listen(subjects.control, Control, self.hear_leader)
+        await link.on_ask(Ask.HEARTBEATS, self._answer)
+        await link.ask(Ask.HEARTBEATS)
+        await link.ask(Ask.CONTROL)
+        until_s = time.monotonic() + JOIN_S + wait_s
+        await asyncio.sleep(LEARNER_S + wait_s)
+        while len(self.roster.statuses()) < self._workers and time.monotonic() < until_s:
+            self._heard.clear()
+            try:
+                async with asyncio.timeout(QUIET_S + wait_s):
+                    await self._heard.wait()
+            except TimeoutError:
+                break
+        control = self.leader_control
+        found = max(self._followed, known(), *[control.progress] if control else [], key=_order)
+        now = session_at(time.time())
+        self.session = max(now, found.session + 1, self._rival + 1) if self._rank.leads else max(now, self._rival + 1)
+        await self.send()
+        return Resumed(
+            session=self.session if self._rank.leads else found.session,
+            version=max(count_of(found.target), found.version),
+            target=found.target,
+            round=found.round,
+            # Of several ranks it names the frames of all.
+            frames=found.frames if self._rank.ranks == 1 else 0,
+            batches=found.batches if self._rank.ranks == 1 else 0,
+        )
 
     def hear_leader(self, control: Control) -> None:
         """Record control of rank 0. A session never continues after its end."""
+        if self._rank.leads and self.session:
+            return  # its own
         known = self.leader_control
         complete = known and known.session == control.session and known.phase is LearnerPhase.COMPLETE
-        if known is None or not (complete or known.is_newer_than(control)):
+        if known is None or not (complete or known.order > control.order):
             self.leader_control = control
 
     def follow(self, job: CollectorJob) -> None:
         """Follow an edit of the job."""
+        self._workers = job.spec.workers
         self.roster.resize(job.spec.workers)
         self.roster.suspect_after_s = job.spec.failure.suspect_after_seconds
 
@@ -67,19 +131,65 @@ class LearnerHeartbeats:
             await asyncio.sleep(HEARTBEAT_S)
             if self._link.client.is_connected:
                 self.roster.tick()
-                if self._leads:
+                if self._rank.leads:
                     self._log_problems()
             await self.send()
 
     async def send(self) -> None:
         """Send this process's heartbeat now."""
-        if self.status:
-            now = replace(self.status(), evaluation=self.evaluations.newest, time_s=time.time())
-            await self._link.publish(self._link.subjects.learner, pack(now))
+        status = replace(self.status(), evaluation=self.evaluations.newest) if self.status else LearnerStatus(session=0)
+        now = replace(status, session=self.session, process=self._process, time_s=time.time())
+        await self._link.publish(self._link.subjects.learner(self._rank.rank, self._rank.ranks), pack(now))
+
+    def wait_complete(self, timeout_s: float) -> None:
+        """Wait until each worker that is there knows that the job is complete. Not on the link's thread."""
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s and not all(map(self._is_complete, self.roster.members())):
+            time.sleep(ANSWER_S)
+
+    def _is_complete(self, worker: int) -> bool:
+        status = self.roster.statuses().get(worker)
+        return status is None or status.follows is None or status.follows.complete or status.state in ENDED
 
     def forget_missed(self) -> None:
         """Forget missed heartbeats: none could arrive for a while."""
         self.roster.forget_missed()
+
+    def _hear(self, status: WorkerStatus) -> None:
+        if status.follows and status.state not in ENDED:
+            self._followed = max(self._followed, status.follows, key=_order)
+        if not self.session:
+            self.numbering.learn(status)
+        elif self._rank.leads and (answer := self.numbering.hear(status)):
+            answer = replace(answer, session=self.session)
+            self._link.begin(self._link.publish(self._link.subjects.taken(status.worker), pack(answer)))
+        if self.numbering.is_current(status):
+            self.roster.hear(status)
+        self._heard.set()
+        if self._rank.leads and self._followed.session > self.session > 0:  # its worker did not answer in time
+            self._on_replaced()
+
+    async def _hear_learner(self, message: Msg) -> None:
+        """See whether a process of this rank has connected, or one of a learner with another number of ranks."""
+        other = unpack_or_skip(LearnerStatus, message.data, message.subject)
+        rank, ranks = message.subject.split(".")[-2:]
+        fellow = ranks == str(self._rank.ranks) and rank != str(self._rank.rank)
+        if other is None or fellow or other.process == self._process:
+            return
+        self._rival = max(self._rival, other.session)
+        if self.session and (other.session, other.process) > (self.session, self._process):
+            self._on_replaced()
+
+    def _answer(self) -> None:
+        """Send a heartbeat soon: one for all that ask at the same time."""
+        if not self._asked and self.session:
+            self._asked = True
+            self._link.begin(self._send_soon())
+
+    async def _send_soon(self) -> None:
+        await asyncio.sleep(ANSWER_S)
+        self._asked = False
+        await self.send()
 
     def _log_problems(self) -> None:
         """Log each worker's problem once, until the worker recovers."""
@@ -88,3 +198,7 @@ class LearnerHeartbeats:
             if worker not in self._reported:
                 log.warning("%s: %s", self._key, problem)
         self._reported = set(problems)
+
+
+def _order(progress: Progress) -> tuple[int, int, int, int]:
+    return progress.session, progress.round, progress.target, progress.frames

@@ -2,11 +2,11 @@
 
 It does no I/O. A worker sends small batches unasked, and offers larger ones. Of these the intake asks for chunks, in
 the order of the offers, as long as fewer than `WINDOW_BYTES` are on their way. An offer also shows what was lost: its
-worker has nothing more to send, and chunks are missing. Offers and chunks of a worker keep their order.
+worker has carried out the request, and chunks are missing. Offers and chunks of a worker keep their order.
 """
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,13 +23,13 @@ from rollfleet.wire.chunks import (
     piece_of,
 )
 from rollfleet.wire.codec import LARGEST_BATCH_BYTES, Allocate
-from rollfleet_api.messages import KeptBatch, Offer, Receipt
+from rollfleet_api.transfers import KeptBatch, Offer, Receipt
 
 WINDOW_BYTES = 16 << 20  # with `UNASKED_BYTES`, less than NATS holds for a learner before it cuts the connection
 MOST_UNASKED_BYTES = 2 * UNASKED_BYTES  # that the learner holds: restarted workers send twice
 STEP_BYTES = 4 << 20  # asked for at once, unless a batch ends: a request for each chunk would cost more than chunks
-ANSWER_S = 2.0  # after a request, in which its worker's offers may be older than the request
-STALLED_S = 3.0  # without a chunk: the worker, or the way to it, is gone
+ANSWER_S = 10.0  # for a request to reach its worker: only a cut loses one, after which all is offered anew
+STALLED_S = 3.0  # without a chunk: the worker, or the way to it, is slow or gone, and others get the window
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +41,7 @@ class _Coming:
         complete: Whether it waits for the learner's loop.
         asked: Number of its first chunks that came, or were asked for.
         due: Number of chunks on their way.
+        asked_in: Number of the last receipt that asked for some.
         moved_s: When chunks were asked for or came.
     """
 
@@ -51,6 +52,7 @@ class _Coming:
     complete: bool = False
     asked: int = 0
     due: int = 0
+    asked_in: int = 0
     asked_s: float = 0.0
     moved_s: float = 0.0
 
@@ -70,7 +72,7 @@ class _Sender:
     """A process of a worker, and its batches."""
 
     def __init__(self, incarnation: int, process: int) -> None:
-        self.incarnation, self.process = incarnation, process
+        self.order, self.process = (incarnation, process), process
         self.coming: dict[int, _Coming] = {}  # by number
         self.taken: dict[int, None] = {}  # the last ones, in their order: an offer may still name them
         self.known = False  # whether it has sent its first batch, or an offer: else it keeps earlier ones
@@ -83,6 +85,7 @@ class Intake:
         allocate: Returns the memory of one batch.
         full: Whether enough batches wait for the learner's loop: then it asks for none.
         clock: Returns a time in seconds that never goes back.
+        last_number: Receipts have greater numbers, also than those of a process before this one.
 
     Attributes:
         workers: Number of workers. Messages of others are ignored. It may change, as `most` may.
@@ -90,9 +93,14 @@ class Intake:
     """
 
     def __init__(
-        self, *, allocate: Allocate, full: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        allocate: Allocate,
+        full: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+        last_number: int = 0,
     ) -> None:
-        self._allocate, self._full, self._clock = allocate, full, clock
+        self._allocate, self._full, self._clock, self._number = allocate, full, clock, last_number
         self._senders: dict[int, _Sender] = {}
         self._to_ask: dict[Identity, _Coming] = {}  # in the order of their offers
         self._asked: dict[Identity, _Coming] = {}  # and not complete
@@ -111,7 +119,8 @@ class Intake:
         identity = Identity.of(header.key)
         if identity.worker >= self.workers:
             return None
-        sender = self._sender(identity)
+        if (sender := self._sender(identity)) is None:
+            return None
         coming = sender.coming.get(identity.sequence)
         if coming is None:
             sender.known = sender.known or not identity.sequence
@@ -153,19 +162,24 @@ class Intake:
             return None
         now_s, taken, held, lost = self._clock(), list[int](), list[int](), False
         of = Identity(worker=worker, incarnation=offer.incarnation, sequence=0, process=offer.process)
-        sender, offered = self._sender(of), {batch.sequence: batch for batch in offer.batches}
-        sender.known = True
+        if (sender := self._sender(of)) is None:
+            return None
+        offered, sender.known = {batch.sequence: batch for batch in offer.batches}, True
         for coming in [*sender.coming.values()]:
             if not coming.complete and coming.identity.sequence not in offered:
                 self._forget(sender, coming)  # its worker has dropped it
         for sequence, batch in offered.items():
             known = sender.coming.get(sequence)
+            if known and not known.complete and (known.nbytes, known.chunks) != (batch.nbytes, batch.chunks):
+                self._forget(sender, known)  # its worker has cut it anew, for another server
+                known = None
             if sequence in sender.taken:
                 taken.append(sequence)
             elif known and known.complete:
                 held.append(sequence)
             elif known:
-                if batch.idle and now_s - known.asked_s >= ANSWER_S:  # what is missing was lost
+                late = now_s - known.asked_s >= ANSWER_S
+                if batch.idle and (offer.answers >= known.asked_in or late):  # what is missing was lost
                     lost = lost or known.due > 0
                     known.asked = known.due = 0
                     self._to_ask[known.identity] = known
@@ -186,35 +200,47 @@ class Intake:
         """Return what to ask of which worker now."""
         if not self._to_ask or self._full():
             return {}
-        now_s = self._clock()
-        room = WINDOW_BYTES - sum(coming.on_their_way(now_s) for coming in self._asked.values())
+        now_s, number = self._clock(), self._number + 1
+        under_way = Counter[int]()  # bytes by worker
+        for identity, coming in self._asked.items():
+            under_way[identity.worker] += coming.on_their_way(now_s)
+        room = WINDOW_BYTES - under_way.total()
+        alone = len({identity.worker for identity in self._to_ask}) == 1
+        share = WINDOW_BYTES if alone else STEP_BYTES  # a slow link may not take the window from others
         wanted: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
         for identity, coming in [*self._to_ask.items()]:
-            if coming.is_stalled(now_s):
-                del self._to_ask[identity]  # until its worker offers it again
-                continue
-            size = coming.piece_bytes
-            while (left := coming.chunks - coming.asked) and room >= min(STEP_BYTES, left * size):
+            worker, size = identity.worker, coming.piece_bytes
+            while left := coming.chunks - coming.asked:
+                free = min(room, max(share - under_way[worker], 0))
+                if free < min(STEP_BYTES, left * size) or coming.is_stalled(now_s):
+                    break
                 start, end = self._message(coming).missing_from(coming.asked)
-                end = min(end, start + room // size)
+                end = min(end, start + free // size)
                 if start < end:
-                    wanted[identity.worker].append((identity.sequence, start, end))
+                    wanted[worker].append((identity.sequence, start, end))
                 coming.asked, coming.due = end, coming.due + end - start
-                coming.asked_s = coming.moved_s = now_s
+                coming.asked_in, coming.asked_s, coming.moved_s = number, now_s, now_s
                 room -= (end - start) * size
+                under_way[worker] += (end - start) * size
                 self._asked[identity] = coming
-            if left:
-                break
-            del self._to_ask[identity]
+            if not left:
+                del self._to_ask[identity]
+        self._number = number if wanted else self._number
         return {
-            worker: Receipt(process=self._senders[worker].process, send=tuple(send)) for worker, send in wanted.items()
+            worker: Receipt(process=self._senders[worker].process, number=number, send=tuple(send))
+            for worker, send in wanted.items()
         }
+
+    def reconnect(self) -> None:
+        """Note a cut of the connection: requests from before it, and chunks, do not come any more."""
+        for coming in self._asked.values():
+            coming.asked_in = 0
 
     def take(self, identity: Identity) -> Receipt | None:
         """Note that the learner needs a batch no more. Returns the answer; None: its worker was replaced."""
         self._release(identity)
         sender = self._senders.get(identity.worker)
-        if sender is None or (sender.incarnation, sender.process) != (identity.incarnation, identity.process):
+        if sender is None or sender.order != (identity.incarnation, identity.process):
             return None
         if coming := sender.coming.get(identity.sequence):
             self._forget(sender, coming)
@@ -223,14 +249,19 @@ class Intake:
             del sender.taken[next(iter(sender.taken))]
         return Receipt(process=identity.process, taken=(identity.sequence,))
 
-    def _sender(self, identity: Identity) -> _Sender:
-        """Return the process that a worker is now: what its predecessor had not sent whole never comes."""
-        sender = self._senders.get(identity.worker)
-        if sender is None or (sender.incarnation, sender.process) != (identity.incarnation, identity.process):
+    def _sender(self, identity: Identity) -> _Sender | None:
+        """Return the process that a worker is now; None: a later one has taken its place.
+
+        What its predecessor had not sent whole never comes.
+        """
+        sender, order = self._senders.get(identity.worker), (identity.incarnation, identity.process)
+        if sender and sender.order > order:
+            return None
+        if sender is None or sender.order < order:
             if sender:
                 for coming in [*sender.coming.values()]:
                     self._forget(sender, coming)
-            sender = self._senders[identity.worker] = _Sender(identity.incarnation, identity.process)
+            sender = self._senders[identity.worker] = _Sender(*order)
         return sender
 
     def _message(self, coming: _Coming) -> Reassembly:

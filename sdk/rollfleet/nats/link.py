@@ -12,8 +12,7 @@ import math
 import os
 import ssl
 import threading
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,18 +21,15 @@ from typing import Any, TypeVar, cast
 import nats
 import uvloop
 from nats.aio.msg import Msg
-from nats.js import JetStreamContext
-from nats.js.errors import APIError
+from nats.aio.subscription import Subscription
 
-from rollfleet.errors import ConnectionFailed, RollfleetError, Timeout
-from rollfleet.nats.client import LARGE_BYTES, Client, Pieces
+from rollfleet.errors import ConnectionFailed, Timeout
+from rollfleet.nats.client import Client, Pieces
 from rollfleet.nats.credentials import login
-from rollfleet.nats.polling import RETRY_WAIT_S, WARN_AFTER_S, insist
 from rollfleet_api.address import Address
-from rollfleet_api.jetstream import NO_CAPACITY, JetStreamCode
 from rollfleet_api.messages import MessageInvalid, unpack
-from rollfleet_api.permissions import Role, inbox_prefix
-from rollfleet_api.subjects import Subjects
+from rollfleet_api.permissions import Role
+from rollfleet_api.subjects import Ask, Subjects
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +40,7 @@ RECONNECT_WAIT_S = 0.25
 PING_EVERY_S, PINGS_UNANSWERED = 3.0, 2  # a connection that is open and carries nothing is cut after about 10 s
 SIGNAL_S = 1.0  # a signal that came just before a wait began is handled after it
 PENDING_BYTES = 64 << 20  # nats-py's write buffer: the windows of all senders are far below it
-REQUEST_TIMEOUT_S = 5.0
 TUNNEL_TIMEOUT_S = 10.0  # for a connection through an API server, which may be far away
-# A JetStream that is not ready gives no code, or this one; one that is full may have space later.
-_LATER = (None, 0, JetStreamCode.NOT_AVAILABLE, JetStreamCode.STORE_FAILED, *NO_CAPACITY)
 
 
 class Link:
@@ -62,9 +55,7 @@ class Link:
 
     Attributes:
         client: The NATS client; use it on the connection's thread only.
-        js: Its JetStream context.
         closed: Whether `close` was called.
-        job_deleted: Whether the cluster no longer has the job.
 
     Raises:
         ConnectionFailed: The server could not be reached within `timeout_s`, or refused the credentials.
@@ -76,20 +67,15 @@ class Link:
         self.client = Client()
         self.closed = False
         self._ending = threading.RLock()  # a signal's handler may close it
-        self.job_deleted = False
+        self._on_deleted: list[Callable[[], object]] = []
         self._begun = set[asyncio.Task[object]]()  # tasks that nothing else refers to
         self._probe: list[Exception] | None = None  # refusals that `may_subscribe` expects
         self._last_error: Exception | None = None
-        self._warned_s = -math.inf  # time of the last warning that NATS stores nothing
         self._warned_of = set[type[Exception]]()  # since the last cut: such errors come again and again
-        self._recoveries: list[Callable[[], Awaitable[None]]] = []
+        self._recoveries: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._after_close = ExitStack()
-        self._recovering: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-        self._cut: asyncio.Future[None] = self._loop.create_future()  # done when the connection is lost
         self._refused: asyncio.Future[Exception] = self._loop.create_future()  # done when waiting longer would not help
-        self._recovered = asyncio.Event()  # the connection is up, and recovery from the last cut is complete
-        self._recovered.set()
         self._thread = threading.Thread(target=self._run, name="rollfleet-link", daemon=True)
         self._thread.start()
         try:
@@ -98,7 +84,6 @@ class Link:
         except BaseException:
             self._stop()
             raise
-        self.js: JetStreamContext = self.client.jetstream(timeout=REQUEST_TIMEOUT_S)
 
     def call(self, coroutine: Coroutine[Any, Any, T], *, timeout_s: float | None = None) -> T:
         """Run a coroutine on the connection's thread, and wait for its result.
@@ -157,12 +142,8 @@ class Link:
         """Run a function on the connection's thread without waiting for it."""
         self._loop.call_soon_threadsafe(function)
 
-    def on_reconnect(self, recover: Callable[[], Awaitable[None]]) -> None:
-        """Await `recover()` on the connection's thread after each reconnection, again until NATS answers.
-
-        `store` waits for it: recovery may change the messages to store. If it raises a `RollfleetError`, nothing is
-        stored any more.
-        """
+    def on_reconnect(self, recover: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Await `recover()` on the connection's thread after each reconnection."""
         self._recoveries.append(recover)
 
     def close(self, *, flush_timeout_s: float = 2.0) -> None:
@@ -177,9 +158,14 @@ class Link:
             self._stop()
             self._after_close.close()
 
+    def on_deleted(self, function: Callable[[], object]) -> None:
+        """Call a function, on the connection's thread, once the cluster no longer has the job."""
+        self._on_deleted.append(function)
+
     def mark_deleted(self) -> None:
-        """Note that the cluster no longer has the job: who waits for it ends."""
-        self.job_deleted = True
+        """Note that the cluster no longer has the job."""
+        for function in self._on_deleted:
+            self.soon(function)
 
     def after_close(self, function: Callable[[], object]) -> None:
         """Call a function after the connection is closed: the last one given is called first."""
@@ -187,54 +173,18 @@ class Link:
 
     # --- for coroutines on the connection's thread ---
 
-    async def store(self, subject: str, data: bytes | Pieces) -> None:
-        """Publish a message to a stream until NATS confirms it. Waits while NATS is away, or has no space.
-
-        A message whose confirmation is lost is stored twice. The memory of `data` must not change until NATS confirms
-        it: a large message is not copied.
-
-        Raises:
-            APIError: JetStream refused it, for a reason that waiting does not mend.
-        """
-        began_s = time.monotonic()
-        payload = Pieces(data) if not isinstance(data, Pieces) and len(data) >= LARGE_BYTES else data
-        while True:
-            await self._recovered.wait()
-            cut = self._cut
-            publishing: asyncio.Future[Any] = asyncio.ensure_future(
-                self.js.publish(subject, cast(bytes, payload), timeout=REQUEST_TIMEOUT_S)
-            )
-            try:
-                # The answer to a message that was sent before a cut never comes: do not wait for it.
-                await asyncio.wait([publishing, cut], return_when=asyncio.FIRST_COMPLETED)
-                if publishing.done():
-                    publishing.result()
-                    return
-            except (nats.errors.Error, TimeoutError, OSError) as error:
-                if isinstance(error, APIError) and error.err_code not in _LATER:
-                    raise
-                self._warn_of_wait(subject, began_s, error)
-                await asyncio.sleep(RETRY_WAIT_S)
-            finally:
-                publishing.cancel()
-
-    def _warn_of_wait(self, subject: str, began_s: float, reason: Exception) -> None:
-        now = time.monotonic()
-        if now - max(began_s, self._warned_s) >= WARN_AFTER_S:  # one warning for all messages that wait
-            self._warned_s = now
-            full = isinstance(reason, APIError) and reason.err_code == JetStreamCode.STORE_FAILED
-            hint = "; two versions of the weights must fit into its memory (`spec.nats.resources.limits`)" * full
-            log.warning("NATS has not stored %s for %.0f s; trying again (%s)%s", subject, now - began_s, reason, hint)
-
     async def publish(self, subject: str, data: bytes | Pieces) -> None:
-        """Publish a message that may be lost. While NATS is away it is not sent."""
+        """Publish a message, which a cut may lose. While NATS is away it is not sent.
+
+        The memory of `data` must not change until it is sent: a large message is not copied.
+        """
         if self.client.is_connected:
             try:
                 await self.client.publish(subject, cast(bytes, data))
             except (nats.errors.Error, OSError) as error:
                 log.debug("publishing %s: %r", subject, error)
 
-    async def listen(self, subject: str, kind: type[M], handler: Callable[[M], object]) -> None:
+    async def listen(self, subject: str, kind: type[M], handler: Callable[[M], object]) -> Subscription:
         """Subscribe to messages of one type, on a subject or a wildcard. Invalid ones are logged and skipped.
 
         `handler` takes each valid message, on the connection's thread. It must not block.
@@ -244,7 +194,7 @@ class Link:
             if (parsed := unpack_or_skip(kind, message.data, message.subject)) is not None:
                 handler(parsed)
 
-        await self.client.subscribe(subject, cb=on_message)
+        return await self.client.subscribe(subject, cb=on_message)
 
     async def may_subscribe(self, subject: str) -> bool:
         """Return whether the server permits this connection to subscribe to a subject."""
@@ -262,6 +212,18 @@ class Link:
         await self.client.flush()  # this one may overtake data that is not yet written
         await self.client.flush()
 
+    async def ask(self, what: Ask) -> None:
+        """Ask all processes of the job for something; see `Ask`."""
+        await self.publish(self.subjects.ask(what), b"")
+
+    async def on_ask(self, what: Ask, answer: Callable[[], object]) -> None:
+        """Call a function, on the connection's thread, whenever a process asks for this."""
+
+        async def on_message(_: Msg) -> None:
+            answer()
+
+        await self.client.subscribe(self.subjects.ask(what), cb=on_message)
+
     async def _connect(self, role: Role | None, timeout_s: float) -> None:
         address, options = self.address, dict[str, Any]()
         if address.credentials:
@@ -270,8 +232,6 @@ class Link:
             options["tls"] = ssl.create_default_context(cafile=str(address.ca))
         if address.server_name:
             options |= {"tls_hostname": address.server_name, "connect_timeout": TUNNEL_TIMEOUT_S}
-        if role:
-            options["inbox_prefix"] = inbox_prefix(self.subjects, role)
         connecting: asyncio.Future[Any] = asyncio.ensure_future(
             self.client.connect(
                 address.url.split(","),
@@ -338,31 +298,14 @@ class Link:
             left.close()  # type: ignore[no-untyped-call]
 
     async def _on_disconnected(self) -> None:
-        self._recovered.clear()
-        if self._recovering:
-            self._recovering.cancel()
-        if not self._cut.done():
-            self._cut.set_result(None)
-        # The client would send its buffer as soon as it is back, before recovery. `store` sends its messages again.
+        # The client would send its buffer as soon as it is back, and who sent it sends it again.
         self.client._pending.clear()
         self.client._pending_data_size = 0
 
     async def _on_reconnected(self) -> None:
-        self._cut = self._loop.create_future()
         self._warned_of.clear()
-        self._recovering = asyncio.ensure_future(self._recover())
-
-    async def _recover(self) -> None:
-        try:
-            for recover in self._recoveries:
-                await insist(recover)
-        except RollfleetError as error:
-            log.debug("%s: nothing is stored any more: %r", self.address.job, error)
-        except Exception as error:
-            log.error("%s: recovery after a cut failed: %r", self.address.job, error, exc_info=error)
-            self._recovered.set()
-        else:
-            self._recovered.set()
+        for recover in self._recoveries:
+            self._begin(recover())
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -6,7 +6,7 @@ chunks that were lost.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rollfleet.nats.client import Pieces
 from rollfleet.nats.link import Link
@@ -15,7 +15,8 @@ from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.chunks import Chunk, Identity, cut_message
 from rollfleet.wire.codec import Encoded
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import KeptBatch, Lease, Offer, Receipt, pack
+from rollfleet_api.messages import MAX_COUNT, pack
+from rollfleet_api.transfers import KeptBatch, Offer, Receipt
 
 UNASKED_BYTES = 8 << 20  # that all workers of a job together may send unasked: far below what NATS holds for a learner
 
@@ -25,26 +26,38 @@ class _Kept:
     """A batch that the learner has not taken.
 
     Attributes:
+        cut_for: The server's `max_payload` when it was cut into chunks.
         sending: Number of orders that are being carried out to send some of its chunks.
     """
 
+    key: bytes
+    parts: Sequence[memoryview]
     nbytes: int
-    chunks: Sequence[Chunk]
     pending: PendingBatch
+    chunks: Sequence[Chunk] = field(default=(), init=False)
+    cut_for: int = field(default=0, init=False)
     sending: int = 0
+
+    def cut(self, max_payload: int) -> None:
+        self.chunks, self.cut_for = [*cut_message(self.key, self.parts, self.nbytes, max_payload)], max_payload
 
 
 class Outbox:
-    """The batches of one incarnation of a worker. Everything here runs on the link's thread.
+    """The batches of one process of a worker. Everything here runs on the link's thread.
 
     Args:
         link: The worker's connection.
         worker: Index of the worker.
-        lease: The lease of this incarnation.
+        process: Random number of this process.
+
+    Attributes:
+        incarnation: Number of this incarnation of the worker. The learner gives it before it asks for batches.
     """
 
-    def __init__(self, link: Link, worker: int, lease: Lease) -> None:
-        self._link, self._worker, self._lease = link, worker, lease
+    def __init__(self, link: Link, worker: int, process: int) -> None:
+        self._link, self._worker, self._process = link, worker, process
+        self.incarnation = 0
+        self._answers = 0  # number of the last receipt that was carried out
         self._sequence = 0
         self._ahead, self._unasked_bytes = 1, 0  # as long as the job is unknown
         self._kept: dict[int, _Kept] = {}  # by number, in order
@@ -56,7 +69,8 @@ class Outbox:
         before, self._ahead = self._ahead, job.spec.delivery.max_batches_ahead
         if before == 1 < self._ahead:  # the worker will write into their memory before they are taken
             for kept in self._kept.values():
-                kept.chunks = [tuple(map(bytes, chunk)) for chunk in kept.chunks]
+                kept.parts = [memoryview(bytes(part)) for part in kept.parts]
+                kept.cut(kept.cut_for)
         self._unasked_bytes = UNASKED_BYTES // (job.spec.workers * (self._ahead + 1))
         self._admit()
 
@@ -65,35 +79,41 @@ class Outbox:
         sequence, self._sequence = self._sequence, self._sequence + 1
         identity = Identity(
             worker=self._worker,
-            incarnation=self._lease.incarnation,
+            incarnation=self.incarnation,
             sequence=sequence,
-            process=self._lease.process,
+            process=self._process,
         )
         parts = encoded.parts if self._ahead == 1 else self._copied(encoded)
-        chunks = [*cut_message(identity.key, parts, encoded.nbytes, self._link.client.max_payload)]
-        kept = _Kept(encoded.nbytes, chunks, pending)
+        kept = _Kept(identity.key, parts, encoded.nbytes, pending)
+        kept.cut(self._link.client.max_payload)
         self._kept[sequence], self._to_admit[sequence] = kept, pending
         self._admit()
         if encoded.nbytes <= self._unasked_bytes:
-            await self._send(sequence, 0, len(chunks))
+            await self._send(sequence, 0, len(kept.chunks))
         else:
             await self.offer()
+
+    async def offer_again(self) -> None:
+        """Offer after a cut: no earlier request is carried out any more."""
+        self._answers = MAX_COUNT
+        await self.offer()
 
     async def offer(self) -> None:
         """Name the batches that are kept, if there are any."""
         if not self._kept:
             return
+        for kept in self._kept.values():
+            if kept.cut_for > (limit := self._link.client.max_payload):  # another server
+                kept.cut(limit)
         batches = tuple(
             KeptBatch(sequence=sequence, nbytes=kept.nbytes, chunks=len(kept.chunks), idle=not kept.sending)
             for sequence, kept in self._kept.items()
         )
-        offer = Offer(incarnation=self._lease.incarnation, process=self._lease.process, batches=batches)
+        offer = Offer(incarnation=self.incarnation, process=self._process, answers=self._answers, batches=batches)
         await self._link.publish(self._link.subjects.offer(self._worker), pack(offer))
 
     async def answer(self, receipt: Receipt) -> None:
         """Drop what the learner has taken, and send what it asks for."""
-        if receipt.process != self._lease.process:
-            return
         for sequence in (*receipt.taken, *receipt.held):
             if (kept := self._kept.get(sequence)) and not kept.pending.delivered.done():
                 kept.pending.delivered.set_result(None)
@@ -102,6 +122,7 @@ class Outbox:
         self._admit()
         for sequence, start, end in receipt.send:
             await self._send(sequence, start, end)
+        self._answers = receipt.number or self._answers  # the last one, also after a cut
 
     async def _send(self, sequence: int, start: int, end: int) -> None:
         """Send chunks until the learner has taken their batch."""

@@ -3,7 +3,10 @@
 import logging
 import queue
 import threading
+import time
 from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,9 +21,10 @@ from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.chunks import Assembled, Identity
 from rollfleet.wire.fragment_message import unpack_fragment
 from rollfleet_api.job import MAX_WORKERS, CollectorJob, Mode
-from rollfleet_api.messages import MessageInvalid, Offer, Receipt, pack, unpack
+from rollfleet_api.messages import MessageInvalid, pack, unpack
 from rollfleet_api.ranks import Rank
 from rollfleet_api.subjects import OFFER
+from rollfleet_api.transfers import Offer, Receipt
 
 log = logging.getLogger(__name__)
 
@@ -38,16 +42,30 @@ class BatchReceiver:
         device: The device of batches; None: the CPU memory in which they were received.
         no_cuda_sync: Do not wait for the copy to the device.
 
+        session: Returns the session of the learner. Workers ignore receipts of an earlier one.
+
     Attributes:
         corrupt: Number of messages that could not be read. By worker; -1: of no worker.
     """
 
     def __init__(
-        self, link: Link, *, job: CollectorJob, rank: Rank, device: torch.device | None, no_cuda_sync: bool
+        self,
+        link: Link,
+        *,
+        job: CollectorJob,
+        rank: Rank,
+        device: torch.device | None,
+        no_cuda_sync: bool,
+        session: Callable[[], int],
     ) -> None:
         self._link, self._rank, self._device, self._no_cuda_sync = link, rank, device, no_cuda_sync
+        self._session = session
         received, self._rebuilt = (BufferPool(IDLE_BUFFERS, most_bytes=IDLE_BUFFER_BYTES) for _ in range(2))
-        self._intake = Intake(allocate=received.take, full=lambda: self._waiting_bytes >= READY_BYTES)
+        self._intake = Intake(
+            allocate=received.take,
+            full=lambda: self._waiting_bytes >= READY_BYTES,
+            last_number=time.time_ns() // 1000,
+        )
         self._most = (0, 0)  # envs and T of a fragment; its round is padded to the largest T. 0: no bound
         self._subscribed = 0  # number of subscriptions: one, or of several ranks one for each worker
         self._waiting_bytes = 0  # of complete batches that were not received yet
@@ -132,6 +150,10 @@ class BatchReceiver:
         self._intake.workers = max(self._intake.workers, job.spec.workers)  # one that leaves still has batches
         self._intake.most = 2 * (job.spec.delivery.max_batches_ahead + 1)
 
+    async def reconnect(self) -> None:
+        """Note a cut of the connection."""
+        self._intake.reconnect()
+
     async def _on_message(self, message: Msg) -> None:
         if self._fault:  # a learner that was replaced takes nothing more
             return
@@ -159,7 +181,8 @@ class BatchReceiver:
 
     async def _answer(self, worker: int, receipt: Receipt | None) -> None:
         if receipt:
-            await self._link.publish(self._link.subjects.taken(worker), pack(receipt))
+            signed = replace(receipt, session=self._session())
+            await self._link.publish(self._link.subjects.taken(worker), pack(signed))
 
     # --- on the decoder's thread ---
 

@@ -1,118 +1,254 @@
-"""Sends the learner's weights and control, in order, in the background.
+"""Sends the learner's weights and control, in order, in the background, and keeps the newest of both for who asks.
 
-Of the versions that wait, only the newest is sent. A control message is sent after the version that it asks for.
+A version is broadcast once: of a large one, a window of chunks at a time, until about all workers have them. A worker
+that lacks chunks asks for them. Of the versions that wait, only the newest is sent. Control follows the version that it
+asks for; it is sent again once a second.
 """
 
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
 
 from rollfleet.nats.client import Pieces
-from rollfleet.nats.link import Link
-from rollfleet.nats.state import read_bytes, read_state
-from rollfleet.nats.weights import key_of, pack_version, version_in
+from rollfleet.nats.link import Link, unpack_or_skip
+from rollfleet.nats.weights import WINDOW_CHUNKS, key_of, pack_version
 from rollfleet.weights.layout import Snapshot
-from rollfleet.wire.chunks import cut_message
-from rollfleet_api.messages import Control, pack
+from rollfleet.wire.chunks import Chunk, cut_message
+from rollfleet.wire.codec import Encoded
+from rollfleet_api.messages import Control, LearnerStatus, pack
+from rollfleet_api.subjects import ALL, Ask
+from rollfleet_api.transfers import Want
 
 log = logging.getLogger(__name__)
 
-WINDOW_CHUNKS = 8  # on their way to NATS
+REPEAT_S = 1.0
+ANSWER_S = 0.02  # between two control messages for workers that ask, at least
+JOINING_S = 0.05  # workers that ask for the same version within this time get one broadcast
+CONNECTED_S = 0.05  # between two looks whether the connection is back
+FEW = 2  # so many get copies of their own
+SERVER_CHUNKS = 4  # sent before the server must have processed those before
+SLOW_S = 0.25  # that the others wait for the slower half of the workers, in each window
+LOST_S = 3.0  # without a sign of any worker: a broadcast goes on
 
-Version = tuple[int, Snapshot]
+Runs: TypeAlias = tuple[tuple[int, int], ...]
+FIRST: Final[Runs] = ((0, WINDOW_CHUNKS),)
+NONE: Final[Runs] = ((0, 0),)
+
+
+@dataclass(slots=True, eq=False)
+class _Version:
+    """A version that is kept: its number, and its message."""
+
+    number: int
+    encoded: Encoded
+    chunks: list[Chunk] = field(default_factory=list)
+    cut_for: int = 0
+
+    def cut(self, max_payload: int) -> list[Chunk]:
+        """Return its chunks, for a server with this limit."""
+        if self.cut_for != max_payload:
+            parts, nbytes = self.encoded.parts, self.encoded.nbytes
+            self.chunks, self.cut_for = [*cut_message(key_of(self.number), parts, nbytes, max_payload)], max_payload
+        return self.chunks
 
 
 class LearnerSender:
     """Sends weights and control of other threads on the link's thread.
 
+    Args:
+        link: The learner's connection.
+        uid: The job's `metadata.uid`.
+        members: Returns the number of workers that take part.
+        status: Returns the learner's counters; None: unknown.
+
     Attributes:
         newest: The newest control message, sent or not; None: none.
     """
 
-    def __init__(self, link: Link, session: int) -> None:
-        self._link, self._session = link, session
+    def __init__(
+        self, link: Link, uid: str, *, members: Callable[[], int], status: Callable[[], LearnerStatus | None]
+    ) -> None:
+        self._link, self._uid, self._members, self._status = link, uid, members, status
         self._lock = threading.Lock()
-        self._versions: dict[int | None, Version] = {}  # the newest, by worker, in their order; None: for all
+        self._versions: dict[str, _Version] = {}  # the newest, by receiver, in their order
+        self._number = 0  # of the newest control message
         self.newest: Control | None = None
-        self._sent: tuple[Mapping[int | None, Version], Control | None] = {}, None  # or being sent
+        self._sent: tuple[Mapping[str, _Version], Control | None] = {}, None  # or being sent
+        self._said: Control | None = None  # the last control message that was sent: its version was, too
         self._idle = threading.Event()
         self._idle.set()
         self._filled = asyncio.Event()
+        self._came: dict[str, tuple[int, int]] = {}  # what each receiver has: a version, and its first chunks
+        self._progressed = asyncio.Event()
+        self._joining: set[str] = set()  # receivers that want all of the version for all
+        self._serving: set[str] = set()  # receivers whose last request is not carried out
+        self._asked = False
 
-    def weights(self, version: int, snapshot: Snapshot, workers: frozenset[int] | None = None) -> None:
-        """Send a version to these workers; None: to all. It replaces a version that waits for the same workers."""
+    async def subscribe(self) -> None:
+        """Answer those who ask from now on."""
+        await self._link.client.subscribe(self._link.subjects.wants("*"), cb=self._on_want)
+        await self._link.on_ask(Ask.CONTROL, self._on_asked)
+
+    def weights(self, number: int, snapshot: Snapshot, workers: frozenset[int] | None = None) -> None:
+        """Send a version to these workers; None: to all. It replaces a version that waits for the same workers.
+
+        Raises:
+            MessageTooLarge: The weights have too many parameters.
+        """
+        version, receivers = _Version(number, pack_version(number, snapshot)), {*map(str, workers or ())}
         with self._lock:  # versions for single workers are older than one for all
-            others = {of: kept for of, kept in self._versions.items() if workers is not None and of not in workers}
-            self._versions = others | dict.fromkeys([None] if workers is None else workers, (version, snapshot))
+            others = {} if workers is None else {of: each for of, each in self._versions.items() if of not in receivers}
+            self._versions = others | dict.fromkeys(receivers or {ALL}, version)
             self._wake()
 
     def control(self, control: Control) -> None:
         """Send a control message. It replaces one that waits."""
         with self._lock:
-            self.newest = control
+            self._number += 1
+            self.newest = replace(control, number=self._number, uid=self._uid)
             self._wake()
-
-    async def restore(self) -> None:
-        """Send the newest weights and control message again if NATS has lost them."""
-        link, control, versions = self._link, self.newest, self._versions
-        if not (control or versions) or not self._idle.is_set():
-            return
-        stored = await read_state(link, link.subjects.control, Control)
-        lost = control is not None and stored != control
-        if versions and not lost:
-            worker, (version, _) = next(iter(versions.items()))  # if the first that was stored is there, the rest is
-            first = await read_bytes(link, link.subjects.weights_of(worker, version, 0))
-            lost = first is None or version_in(first) < version
-        with self._lock:
-            is_newest = self.newest is control and self._versions is versions and self._idle.is_set()
-            if not lost or not is_newest or (stored is not None and stored.session > self._session):
-                return
-            self._sent = {}, None
-            self._wake()
-        log.warning("%s: NATS has lost messages that it had confirmed; sending them again", link.subjects.key)
 
     def flush(self, *, timeout_s: float) -> bool:
         """Wait until everything is sent. Returns False after the timeout."""
         return self._idle.wait(timeout_s)
 
     async def run(self) -> None:
-        """Send until cancelled. Waits while NATS is away.
-
-        Raises:
-            MessageTooLarge: The weights have too many parameters.
-        """
+        """Send until cancelled. Control is sent again now and then: a cut may have lost it."""
         while True:
-            await self._filled.wait()
-            self._filled.clear()
-            while True:
-                with self._lock:
-                    weights, control = self._newer()
-                    if not weights and control is None:
-                        self._idle.set()
-                        break
-                async with asyncio.TaskGroup() as sending:  # in this order, without waiting for each answer
-                    for worker, (version, snapshot) in weights.items():
-                        await self._send_weights(sending, worker, version, snapshot)
-                    if control:
-                        sending.create_task(self._link.store(self._link.subjects.control, pack(control)))
+            try:
+                async with asyncio.timeout(REPEAT_S):
+                    await self._filled.wait()
+            except TimeoutError:
+                await self.send_again()
+            else:
+                self._filled.clear()
+                await self._send_newer()
 
-    def _newer(self) -> tuple[Mapping[int | None, Version], Control | None]:
-        """Return what has not been sent. From now on it counts as sent."""
-        (versions, control), self._sent = self._sent, (self._versions, self.newest)
-        newer = {worker: each for worker, each in self._versions.items() if versions.get(worker) is not each}
-        return newer, None if self.newest is control else self.newest
+    async def send_again(self) -> None:
+        """Send the last control message again, with the newest counts."""
+        await self._send_control(self._said)
+
+    async def _send_newer(self) -> None:
+        while True:
+            while not self._link.client.is_connected:  # noqa: ASYNC110 (the client has no event for it)
+                await asyncio.sleep(CONNECTED_S)
+            with self._lock:
+                (versions, control), self._sent = self._sent, (self._versions, self.newest)
+                sending = self._sent
+            for receiver, version in sending[0].items():
+                if versions.get(receiver) is not version:
+                    await self._send_version(receiver, version)
+            if sending[1] is not control:
+                await self._send_control(sending[1])
+            with self._lock:
+                if self._versions is sending[0] and self.newest is sending[1]:
+                    self._idle.set()
+                    return
+
+    async def _send_control(self, control: Control | None) -> None:
+        if control is None:
+            return
+        self._said = control
+        if status := self._status():
+            control = replace(control, newest=status.version, frames=status.frames, batches=status.batches)
+        await self._link.publish(self._link.subjects.control, pack(control))
 
     def _wake(self) -> None:
         self._idle.clear()
         self._link.soon(self._filled.set)
 
-    async def _send_weights(
-        self, sending: asyncio.TaskGroup, worker: int | None, version: int, snapshot: Snapshot
-    ) -> None:
-        encoded, limit = pack_version(version, snapshot), self._link.client.max_payload
-        window = asyncio.Semaphore(WINDOW_CHUNKS)
-        for index, chunk in enumerate(cut_message(key_of(version), encoded.parts, encoded.nbytes, limit)):
-            await window.acquire()
-            subject = self._link.subjects.weights_of(worker, version, index)
-            sending.create_task(self._link.store(subject, Pieces(*chunk))).add_done_callback(lambda _: window.release())
+    def _on_asked(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self._link.begin(self._answer())
+
+    async def _answer(self) -> None:
+        """Send control soon: once for all that ask at the same time."""
+        await asyncio.sleep(ANSWER_S)
+        self._asked = False
+        await self.send_again()
+
+    # --- weights ---
+
+    async def _send_version(self, receiver: str, version: _Version, runs: Runs = ()) -> None:
+        """Send these runs of chunks, or all."""
+        chunks, subject = version.cut(self._link.client.max_payload), self._link.subjects.weights_of(receiver)
+        processed = deque[asyncio.Task[None]]()
+        for start, end in runs or ((0, len(chunks)),):
+            for index in range(start, min(end, len(chunks))):
+                if receiver == ALL and index >= WINDOW_CHUNKS:
+                    await self._has_room(version, index)
+                await self._link.publish(subject, Pieces(*chunks[index]))
+                if index % SERVER_CHUNKS == SERVER_CHUNKS - 1:
+                    processed.append(asyncio.ensure_future(self._processed()))
+                    if len(processed) > 2:
+                        await processed.popleft()
+        for each in processed:
+            await each
+
+    async def _processed(self) -> None:
+        """Wait until the server has processed what was sent before."""
+        with suppress(NatsError, TimeoutError, OSError):  # of a cut: who lacks chunks asks
+            await self._link.client.flush()
+
+    async def _has_room(self, version: _Version, index: int) -> None:
+        """Wait until all workers but a few slow ones have come within a window of this chunk."""
+        needed, limit_s = (version.number, index - WINDOW_CHUNKS), LOST_S
+        while members := self._members():
+            ready = sum(came >= needed for came in self._came.values())
+            if ready >= members:
+                return
+            if 2 * ready >= members:
+                limit_s = SLOW_S
+            self._progressed.clear()
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self._progressed.wait()
+            except TimeoutError:
+                return
+
+    async def _on_want(self, message: Msg) -> None:
+        receiver = message.subject.rpartition(".")[2]
+        want = unpack_or_skip(Want, message.data, message.subject)
+        kept = [self._versions[of] for of in (receiver, ALL) if of in self._versions]
+        if want is None or not kept:
+            return
+        self._came[receiver] = (want.version, want.chunks)
+        self._progressed.set()
+        if not want.send or receiver in self._serving:
+            return
+        newest = max(kept, key=lambda version: version.number)
+        self._serving.add(receiver)
+        if newest is self._versions.get(ALL) and want.version != newest.number:
+            self._joining.add(receiver)
+            if len(self._joining) == 1:
+                self._link.begin(self._serve_joining())
+        else:
+            self._link.begin(self._serve(receiver, newest, want.send if want.version == newest.number else FIRST))
+
+    async def _serve_joining(self) -> None:
+        """Send the newest version to those that have nothing of it: a broadcast, or to few of them copies."""
+        await asyncio.sleep(JOINING_S)
+        receivers, self._joining = self._joining, set()
+        version = self._versions[ALL]
+        few = len(receivers) <= FEW
+        if not few:
+            await self._send_version(ALL, version)
+        for receiver in receivers:
+            self._link.begin(self._serve(receiver, version, FIRST if few else NONE))
+
+    async def _serve(self, receiver: str, version: _Version, runs: Runs) -> None:
+        """Send a receiver chunks, and an empty message: from then on it knows what was lost."""
+        try:
+            await self._send_version(receiver, version, runs)
+        finally:
+            self._serving.discard(receiver)
+        await self._link.publish(self._link.subjects.weights_of(receiver), b"")

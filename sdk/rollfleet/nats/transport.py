@@ -10,41 +10,28 @@ A learner of several ranks has one transport in each. Only rank 0 sends weights 
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 
 import torch
-from nats.aio.msg import Msg
 
-from rollfleet.errors import LearnerReplaced
+from rollfleet.errors import JobEnded, LearnerReplaced
 from rollfleet.nats.calls import CallSender
 from rollfleet.nats.heartbeats import LearnerHeartbeats
-from rollfleet.nats.lease import HeldLease, Overtaken
-from rollfleet.nats.link import Link, unpack_or_skip
-from rollfleet.nats.polling import insist
-from rollfleet.nats.presence import JobPresence
+from rollfleet.nats.job_source import FollowedJob
+from rollfleet.nats.link import Link
 from rollfleet.nats.receiver import BatchReceiver
 from rollfleet.nats.sender import LearnerSender
-from rollfleet.nats.state import read_bytes, read_state
-from rollfleet.nats.weights import is_of, version_in
 from rollfleet.schemes import Layout
-from rollfleet.transports.learner_side import Arrival, Elastic, Resumed
+from rollfleet.transports.learner_side import Arrival, Elastic
 from rollfleet.weights.layout import State
 from rollfleet.wire.buffer_pool import BufferPool
-from rollfleet.wire.chunks import Identity, Received
+from rollfleet.wire.chunks import Identity
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import (
-    Control,
-    Evaluation,
-    LearnerPhase,
-    LearnerStatus,
-    Lease,
-    WorkerState,
-    WorkerStatus,
-)
+from rollfleet_api.messages import Control, Evaluation, LearnerPhase, LearnerStatus, Progress, WorkerStatus
 from rollfleet_api.ranks import ALONE, Rank
-from rollfleet_api.versions import MAX_SESSIONS, count_of, session_of
+from rollfleet_api.subjects import Ask
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +39,7 @@ TAKE_OVER_TIMEOUT_S = 15.0
 FLUSH_TIMEOUT_S = 2.0
 IDLE_VERSIONS = 2  # whose memory is kept for the next ones
 END_TIMEOUT_S = 30.0  # for the message that the job is complete: no other process would send it
+HEARD_S = 5.0  # for workers to confirm it
 
 
 class NatsTransport:
@@ -81,21 +69,27 @@ class NatsTransport:
     ) -> None:
         self.job, self.rank, self.elastic = job, rank, elastic
         self._link, self._subjects = link, link.subjects
-        self._found: Received | None = None  # the first chunk of the job's weights, until this learner sends some
-        self._receiver = BatchReceiver(link, job=job, rank=rank, device=device, no_cuda_sync=no_cuda_sync)
-        self._heartbeats = LearnerHeartbeats(link, job, rank)
-        self._calls = CallSender(link)
+        self._followed = FollowedJob(link, job, lambda job: link.begin(self._follow(job)), self._fail)
+        self._heartbeats = LearnerHeartbeats(link, job, rank, self._on_replaced)
+        self._receiver = BatchReceiver(
+            link, job=job, rank=rank, device=device, no_cuda_sync=no_cuda_sync, session=self._session
+        )
+        self._calls = CallSender(link, self._heartbeats.numbering.process_of)
         self.call = self._calls.call
+        self._sender = LearnerSender(
+            link,
+            job.metadata.uid or "",
+            members=lambda: len(self._heartbeats.roster.members()),
+            status=lambda: self._heartbeats.status() if self._heartbeats.status else None,
+        )
         try:
-            self.resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
+            link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
         except BaseException:
             self._receiver.close()
             raise
-        self._sender = LearnerSender(link, self.resumed.session)
         self._memory = BufferPool(IDLE_VERSIONS)
-        running = [self._sender.run(), self._heartbeats.run(), JobPresence(link).watch(self._look)]
         link.on_reconnect(self._recover)
-        self._tasks = [link.spawn(coroutine) for coroutine in running]
+        self._tasks = [link.spawn(coroutine) for coroutine in (self._sender.run(), self._heartbeats.run())]
         for task in self._tasks:
             task.add_done_callback(self._on_ended)
 
@@ -112,16 +106,6 @@ class NatsTransport:
         """See `Transport`."""
         self._receiver.check()
         snapshot = layout.snapshot(models, torch.from_numpy(self._memory.take(layout.total_bytes)))
-        if workers is None:
-            found, self._found = self._found, None
-            if found and not is_of(found, snapshot):
-                log.warning(
-                    "%s: version %d, the first of this learner, has other weights than version %d, the last of the "
-                    "learner before it: everything that one learned since its last checkpoint is lost",
-                    self.job.key,
-                    count_of(version),
-                    count_of(version_in(found)),
-                )
         self._sender.weights(version, snapshot, workers)
 
     def receive(self, *, timeout_s: float) -> Arrival | None:
@@ -141,7 +125,7 @@ class NatsTransport:
     @property
     def leader_control(self) -> Control | None:
         """See `Transport`."""
-        return self._heartbeats.leader_control
+        return None if self.rank.leads else self._heartbeats.leader_control
 
     def members(self) -> frozenset[int]:
         """See `Transport`."""
@@ -171,7 +155,10 @@ class NatsTransport:
         ends_job = (newest := self._sender.newest) is not None and newest.phase is LearnerPhase.COMPLETE
         if not self._sender.flush(timeout_s=END_TIMEOUT_S if ends_job else FLUSH_TIMEOUT_S):
             log.warning("%s: the learner's last messages did not reach NATS", self.job.key)
-        self._link.begin(self._heartbeats.send())
+        elif ends_job:
+            self._heartbeats.wait_complete(HEARD_S)
+        for last in (self._sender.send_again(), self._heartbeats.send()):
+            self._link.begin(last)
         for task in self._tasks:
             task.cancel()
         self._receiver.close()
@@ -179,98 +166,45 @@ class NatsTransport:
 
     # --- on the link's thread ---
 
-    async def _take_over(self) -> Resumed:
-        link, subjects, beats = self._link, self._subjects, self._heartbeats
-        await insist(self._take_lease)  # first: a replaced learner stops before its state is read
-        await link.listen(subjects.spec, CollectorJob, lambda job: link.begin(self._follow(job)))
+    async def _take_over(self) -> None:
+        link = self._link
+        await self._followed.subscribe()
+        await link.ask(Ask.JOB)
+        began_s = time.monotonic()
+        await link.flush()
+        way_s = time.monotonic() - began_s  # twice there and back
+        self.resumed = await self._heartbeats.join(self._known_by_owner, way_s)
         await self._receiver.follow(self.job)
-        await beats.subscribe()
         await self._calls.subscribe()
-        resumed = await insist(self._read_resumed)  # a cut connection loses requests
-        if self.rank.leads and resumed.session > self._lease.number:  # NATS came back without the newest leases
-            await insist(lambda: self._take_lease(least=resumed.session))
-        await link.client.subscribe(subjects.learner_leases, cb=self._on_lease)  # now that none of its own comes
-        return replace(resumed, session=self._lease.number) if self.rank.leads else resumed
+        await self._sender.subscribe()
 
-    async def _take_lease(self, *, least: int = 1) -> None:
-        subject = self._subjects.learner_lease(self.rank.name)
-        self._lease = await HeldLease.take(self._link, subject, least=least, most=MAX_SESSIONS)
-
-    async def _read_resumed(self) -> Resumed:
-        link, subjects, beats = self._link, self._subjects, self._heartbeats
-        await self._read_spec()  # it may have changed since this learner read it
-        for worker in range(self.job.spec.workers):
-            if status := await read_state(link, subjects.worker(worker), WorkerStatus):
-                beats.roster.hear(status)
-        control = await read_state(link, subjects.control, Control)
-        learner = await read_state(link, subjects.learner, LearnerStatus)
-        if control and not self.rank.leads:
-            beats.hear_leader(control)
-        # NATS may be back with an older state than its workers have seen.
-        session, round_, target = self._followed()
-        target = max(target, control.version if control else 0)
-        self._found = await read_bytes(link, subjects.weights_of(None, target, 0))
-        session = max([session, session_of(target), *(each.session for each in (control, learner) if each)])
-        return Resumed(
-            session=self.rank.leads + session,
-            version=max(count_of(target), learner.version if learner else 0),
-            target=target,
-            round=max(round_, control.round if control else 0),
-            # Of several ranks it names the frames of all.
-            frames=learner.frames if learner and self.rank == ALONE else 0,
-            batches=learner.batches if learner and self.rank == ALONE else 0,
+    def _known_by_owner(self) -> Progress:
+        """Return the job's progress as its owner knows it: all its processes may have ended meanwhile."""
+        if (job := self._followed.job) is None or (status := job.status) is None:
+            return Progress(session=0)
+        return Progress(
+            session=0,
+            version=status.published_version or 0,
+            frames=status.frames,
+            batches=status.batches.delivered,
         )
 
-    def _followed(self) -> tuple[int, int, int]:
-        """Return the newest progress of a control message that a worker follows."""
-        statuses = self._heartbeats.roster.statuses().values()
-        gone = (WorkerState.LEFT, WorkerState.COMPLETE)  # perhaps of an earlier job of this name
-        return max((each.follows for each in statuses if each.state not in gone), default=(0, 0, 0))
-
     async def _recover(self) -> None:
-        await self._look()
         self._heartbeats.forget_missed()
-
-    async def _on_lease(self, message: Msg) -> None:
-        """See whether a process of this rank has connected, or one of a learner with another number of ranks."""
-        lease = unpack_or_skip(Lease, message.data, message.subject)
-        own = message.subject == self._subjects.learner_lease(self.rank.name)
-        ours = message.subject.endswith(f"-of-{self.rank.ranks}") and not own
-        if lease and not ours and (not own or lease.incarnation > self._lease.number):
-            self._receiver.fail(self._replaced())
-
-    async def _look(self) -> None:
-        """See that NATS still has this learner's messages. Read those that may have been missed: control, and the job.
-
-        Raises:
-            LearnerReplaced: Another learner has the job.
-        """
-        self._receiver.check()  # a learner that was replaced stores nothing again
-        control = await read_state(self._link, self._subjects.control, Control)
-        try:
-            await self._lease.hold()
-        except Overtaken as overtaken:
-            raise self._replaced() from overtaken
-        if self.rank.leads and control and control.session > self.resumed.session:
-            raise self._replaced()
-        newest = self._sender.newest
-        if self.rank.leads and self._followed() > (newest.progress if newest else (self.resumed.session, 0, 0)):
-            raise LearnerReplaced(
-                f"NATS came back without the last learner of {self.job.key}, which its workers follow: start it again"
-            )
-        await self._sender.restore()
-        if not self.rank.leads and control:
-            self._heartbeats.hear_leader(control)
-        await self._read_spec()
-
-    async def _read_spec(self) -> None:
-        if job := await read_state(self._link, self._subjects.spec, CollectorJob):
-            await self._follow(job)
+        await self._receiver.reconnect()
+        await self._link.ask(Ask.JOB)
+        await self._heartbeats.send()
+        if not self.rank.leads:
+            await self._link.ask(Ask.CONTROL)
 
     async def _follow(self, job: CollectorJob) -> None:
         self.job = job
         self._heartbeats.follow(job)
         await self._receiver.follow(job)
+
+    def _session(self) -> int:
+        leader = self._heartbeats.leader_control
+        return self.resumed.session if self.rank.leads or leader is None else leader.session
 
     def _on_ended(self, task: "Future[None]") -> None:
         error = None if task.cancelled() else task.exception()
@@ -279,6 +213,9 @@ class NatsTransport:
         if error:
             self._receiver.fail(error)
 
-    def _replaced(self) -> LearnerReplaced:
+    def _fail(self, error: JobEnded) -> None:
+        self._receiver.fail(error)
+
+    def _on_replaced(self) -> None:
         how = "" if self.rank == ALONE else f" as {self.rank}, or with another number of ranks,"
-        return LearnerReplaced(f"another learner connected to {self.job.key}{how} and took it over")
+        self._receiver.fail(LearnerReplaced(f"another learner connected to {self.job.key}{how} and took it over"))

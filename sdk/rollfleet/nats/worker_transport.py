@@ -4,6 +4,8 @@ The worker's thread blocks in these calls; everything else happens on the link's
 """
 
 import asyncio
+import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -16,67 +18,73 @@ from nats.aio.msg import Msg
 from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobEnded, JobInvalid, WorkerReplaced
 from rollfleet.nats.calls import CallReceiver
-from rollfleet.nats.lease import HeldLease, Overtaken
+from rollfleet.nats.job_source import FollowedJob
 from rollfleet.nats.link import Link, unpack_or_skip
 from rollfleet.nats.outbox import Outbox
-from rollfleet.nats.polling import RETRY_WAIT_S, insist
-from rollfleet.nats.presence import JobPresence
-from rollfleet.nats.state import read_state
 from rollfleet.nats.weights import NatsWeightsInbox
-from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS
 from rollfleet.schemes import Layout
 from rollfleet.transports.worker_side import PendingBatch
 from rollfleet.wire.codec import LARGEST_BATCH_BYTES
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.job import CollectorJob, EvaluationSpec
-from rollfleet_api.messages import BatchMeta, Call, Control, Evaluation, Receipt, WorkerState, WorkerStatus, pack
+from rollfleet_api.messages import Call, Control, Evaluation, WorkerState, WorkerStatus, pack
+from rollfleet_api.subjects import Ask
+from rollfleet_api.transfers import BatchMeta, Receipt
+
+log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
 REPORT_S = 0.02  # between two heartbeats, at least: a worker of small batches changes its state very often
 JOIN_TIMEOUT_S = 30.0
-WAITING = (WorkerState.WAITING_FOR_WEIGHTS, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
 
 
 class NatsWorkerTransport:
     """See `WorkerTransport` and `EvaluationTransport`. Joins a job as one of its workers.
 
+    It waits for a learner, which gives this incarnation its number.
+
     Args:
         link: A connection as a worker of the job. It is closed with the transport.
         worker: Index of the worker.
-        evaluation: The job's evaluation, for one of its evaluation workers: it follows the versions that are its own,
-            and its heartbeats are its newest result, for a learner that was away. It takes no lease: two of one index
-            have the same results. None: a worker.
+        job: The job as this process knows it.
+        evaluates: Whether it is one of the job's evaluation workers: it follows the versions that are its own, and its
+            heartbeats are its newest result, for a learner that was away. Two of one index have the same results.
 
-    Attributes:
-        incarnation: Number of this incarnation of the worker, from 0; no other process has it. 0 for evaluation.
     """
 
-    def __init__(self, link: Link, worker: int, evaluation: EvaluationSpec | None = None) -> None:
-        self._link, self._subjects, self._worker, self._evaluation = link, link.subjects, worker, evaluation
+    def __init__(self, link: Link, worker: int, job: CollectorJob, *, evaluates: bool = False) -> None:
+        self._link, self._subjects, self._worker = link, link.subjects, worker
+        self._evaluation: EvaluationSpec | None = job.spec.evaluation if evaluates else None
+        self._process = secrets.randbits(16)
+        self._outbox = None if self._evaluation else Outbox(link, worker, self._process)
+        self._numbered = evaluates
+        self._ignored: str | None = None  # the UID of a job of the same name, whose learner is ignored
         self._changed = threading.Condition()
         self._control: Control | None = None
         self._status: WorkerStatus | None = None
         self._asked_s = 0.0  # time of the last access to control: a hanging step shows as time since
-        self._outbox: Outbox | None = None  # None: it evaluates
-        self._job: CollectorJob | None = None
+        self._followed = FollowedJob(link, job, self._follow, self._end)
         self._inbox: NatsWeightsInbox | None = None
         self._job_ended: JobEnded | None = None  # the reason why the job has ended
-        self._presence = JobPresence(link)
         self._result: bytes | None = None  # of the newest evaluation
         self._news = asyncio.Event()  # set when the next heartbeat should not wait
-        self._calls = CallReceiver(link, worker, self._notify)
+        self._calls = CallReceiver(link, worker, self._process, self._notify)
         self.answer = self._calls.answer
-        self._lease: HeldLease | None = None
+        self._follow(job)
         link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
-        self.incarnation = self._lease.number if self._lease else 0
         link.on_reconnect(self._recover)
-        self._tasks = [link.spawn(coroutine) for coroutine in (self._heartbeat(), self._watch_job())]
+        self._beating = link.spawn(self._heartbeat())
+
+    @property
+    def incarnation(self) -> int:
+        """Number of this incarnation of the worker, from 0; 0 as long as `control` is None, and for evaluation."""
+        return self._outbox.incarnation if self._outbox else 0
 
     @property
     def control(self) -> Control | None:
-        """The newest control message. A worker reads it between any two steps of its environments."""
+        """The newest control message; None: no learner is there. A worker reads it between steps of environments."""
         self._asked_s = time.monotonic()
-        return self._control
+        return self._control if self._numbered else None
 
     @property
     def call(self) -> Call | None:
@@ -86,7 +94,7 @@ class NatsWorkerTransport:
     def follow_weights(self, layout: Layout) -> NatsWeightsInbox:
         """Receive the weights of a policy with this layout from now on. Call it once."""
         self._inbox = NatsWeightsInbox(self._link, self._worker, layout, self._changed, self._evaluation)
-        self._link.call(self._inbox.start(), timeout_s=JOIN_TIMEOUT_S)
+        self._link.call(self._inbox.start(self._control), timeout_s=JOIN_TIMEOUT_S)
         return self._inbox
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
@@ -94,7 +102,7 @@ class NatsWorkerTransport:
 
         Raises:
             JobEnded: The job was deleted.
-            WorkerReplaced: A later incarnation holds this worker's lease.
+            WorkerReplaced: A later process is this worker.
         """
         with self._changed:
             while not condition():
@@ -110,10 +118,10 @@ class NatsWorkerTransport:
             JobInvalid: The batch is too large.
         """
         assert self._outbox is not None, "an evaluation worker sends no batch"
-        assert self._job is not None
+        assert self._followed.job is not None
         if self._job_ended:
             raise self._job_ended
-        encoded = pack_fragment(fragment, meta, compression=self._job.spec.delivery.compression)
+        encoded = pack_fragment(fragment, meta, compression=self._followed.job.spec.delivery.compression)
         if (nbytes := encoded.nbytes + encoded.saved_bytes) > LARGEST_BATCH_BYTES:
             raise JobInvalid(
                 f"a batch has {nbytes:,} bytes, and the most is {LARGEST_BATCH_BYTES:,}: lower `collect.framesPerBatch`"
@@ -141,77 +149,71 @@ class NatsWorkerTransport:
         """Leave. The last report is still sent."""
         if not self._link.closed:
             self._link.begin(self._send_heartbeat())
-        for task in self._tasks:
-            task.cancel()
+        self._beating.cancel()
         self._link.close()
 
     # --- on the link's thread ---
 
     async def _join(self) -> None:
         link, subjects = self._link, self._subjects
-        await link.listen(subjects.spec, CollectorJob, self._follow)
+        await self._followed.subscribe()
         await link.listen(subjects.control, Control, self._set_control)
+        await link.on_ask(Ask.HEARTBEATS, self._news.set)
         if not self._evaluation:
             await self._calls.subscribe()
-        # Its owner stores a job last: before that, NATS may have lost the leases of earlier incarnations.
-        while not await insist(self._catch_up) and not self._evaluation:  # noqa: ASYNC110 (another process decides)
-            await asyncio.sleep(RETRY_WAIT_S)
-        if self._evaluation is None:
-            await insist(self._take_lease)
-
-    async def _take_lease(self) -> None:
-        lease = await HeldLease.take(self._link, self._subjects.lease(self._worker), most=MAX_INCARNATIONS)
-        self._lease, self._outbox = lease, Outbox(self._link, self._worker, lease.lease)
-        if self._job:
-            self._outbox.follow(self._job)
-        await self._link.client.subscribe(self._subjects.taken(self._worker), cb=self._on_receipt)
+            await link.client.subscribe(subjects.taken(self._worker), cb=self._on_receipt)
+        await link.ask(Ask.CONTROL)
 
     async def _recover(self) -> None:
-        """Recover after a cut. NATS may be another server, or have lost messages that it had confirmed."""
-        await self._catch_up()
-        try:
-            await self._hold()
-        except JobEnded as error:
-            self._end(error)
-            raise
+        """Recover after a cut: it may have lost anything."""
+        await self._link.ask(Ask.CONTROL)
+        self._news.set()
         if self._outbox:
-            await self._outbox.offer()
-
-    async def _hold(self) -> None:
-        try:
-            if self._lease:
-                await self._lease.hold()
-        except Overtaken as by:
-            raise WorkerReplaced(
-                f"worker {self._worker} was started again: incarnation {by.number} holds its lease, and this one, "
-                f"{self.incarnation}, ends"
-            ) from by
-
-    async def _catch_up(self) -> bool:
-        """Read the job and control. Returns False if the job is not stored."""
-        job = await read_state(self._link, self._subjects.spec, CollectorJob)
-        if job:
-            self._follow(job)
-        if control := await read_state(self._link, self._subjects.control, Control):
-            self._set_control(control)
-        return job is not None
+            await self._outbox.offer_again()
 
     def _follow(self, job: CollectorJob) -> None:
-        self._job = job
         if self._outbox:
             self._outbox.follow(job)
 
     def _set_control(self, control: Control) -> None:
-        if self._control and self._control.is_newer_than(control):
+        job = self._followed.job
+        if job and control.uid != (job.metadata.uid or ""):
+            if control.uid != self._ignored:
+                self._ignored = control.uid
+                log.warning("a learner of another job of the name %s is ignored: that one was deleted", job.key)
             return
-        before, self._control = self._control, control
-        self._notify()
+        before = self._control
+        if before and before.order > control.order:
+            return
+        self._control = control
+        if self._inbox:
+            self._inbox.follow(control)
+        if before is None or before.order < control.order:
+            self._notify()
+        if before is None or before.phase is not control.phase:
+            self._news.set()
         if self._outbox and before and before.session < control.session:  # a new learner: it knows of none
-            self._link.begin(self._outbox.offer())
+            self._link.begin(self._outbox.offer_again())
 
     async def _on_receipt(self, message: Msg) -> None:
-        if self._outbox and (receipt := unpack_or_skip(Receipt, message.data, message.subject)):
-            await self._outbox.answer(receipt)
+        receipt = unpack_or_skip(Receipt, message.data, message.subject)
+        if receipt is None or (self._control and receipt.session < self._control.session):  # of a learner that is gone
+            return
+        if receipt.process != self._process:
+            if self._numbered and receipt.incarnation is not None and receipt.incarnation >= self.incarnation:
+                self._end(
+                    WorkerReplaced(
+                        f"worker {self._worker} was started again: that process is its incarnation "
+                        f"{receipt.incarnation}, and this one, {self.incarnation}, ends"
+                    )
+                )
+            return
+        if self._outbox is None:
+            return
+        if receipt.incarnation is not None and not self._numbered:
+            self._outbox.incarnation, self._numbered = receipt.incarnation, True
+            self._notify()
+        await self._outbox.answer(receipt)
 
     def _end(self, error: JobEnded) -> None:
         self._job_ended = error
@@ -234,20 +236,6 @@ class NatsWorkerTransport:
                 await self._outbox.offer()
             await asyncio.sleep(REPORT_S)
 
-    async def _watch_job(self) -> None:
-        """End when the job was deleted, or when a later incarnation holds the lease."""
-        try:
-            await self._presence.watch(self._check_job, lambda: self._job.spec.workers if self._job else 1)
-        except JobEnded as error:
-            self._end(error)
-
-    async def _check_job(self) -> None:
-        await self._hold()  # the one server with the state may have restarted without it
-        if self._evaluation or (self._status and self._status.state in WAITING):
-            await self._catch_up()
-            if self._inbox:
-                await self._inbox.catch_up(self._control)
-
     async def _send_heartbeat(self) -> None:
         if self._evaluation:
             if self._result is not None:
@@ -255,6 +243,13 @@ class NatsWorkerTransport:
         elif status := self._status:
             asked_s, now_s = self._asked_s, time.monotonic()  # in this order: another thread sets the first
             in_step_s = now_s - asked_s if status.state is WorkerState.COLLECTING else 0.0
-            follows = self._control.progress if self._control else (0, 0, 0)
-            heartbeat = replace(status, in_step_s=in_step_s, follows=follows, time_s=time.time())
+            follows = self._control.progress if self._control and self._numbered else None
+            heartbeat = replace(
+                status,
+                incarnation=self.incarnation,
+                process=self._process,
+                in_step_s=in_step_s,
+                follows=follows,
+                time_s=time.time(),
+            )
             await self._link.publish(self._subjects.worker(self._worker), pack(heartbeat))

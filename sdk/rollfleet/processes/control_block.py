@@ -20,7 +20,8 @@ import xxhash
 
 from rollfleet.errors import MessageTooLarge
 from rollfleet.system.shared_memory import SharedMemory
-from rollfleet_api.messages import Call, Control, Flags, pack, unpack
+from rollfleet_api.messages import Call, Control, pack, unpack
+from rollfleet_api.transfers import Flags
 
 BYTES = 1 << 20  # enough for a call, and for control that names thousands of workers; untouched pages cost nothing
 

@@ -18,7 +18,8 @@ from rollfleet.weights.layout import Snapshot, State
 from rollfleet.worker.evaluation import PolicyEvaluation
 from rollfleet.worker.worker import Worker
 from rollfleet_api.job import Mode
-from rollfleet_api.messages import Answer, BatchMeta, Call, Control, Evaluation, LearnerPhase, WorkerStatus
+from rollfleet_api.messages import Answer, Call, Control, Evaluation, LearnerPhase, WorkerStatus
+from rollfleet_api.transfers import BatchMeta
 
 
 class InlineTransport(Transport):

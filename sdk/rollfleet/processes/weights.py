@@ -20,7 +20,7 @@ from rollfleet.schemes import Layout
 from rollfleet.system.shared_memory import GRANULARITY, SharedMemory
 from rollfleet.transports.worker_side import Weights
 from rollfleet.weights.layout import State
-from rollfleet_api.messages import Parameter
+from rollfleet_api.transfers import Parameter
 
 _PARAMETERS = TypeAdapter(tuple[Parameter, ...])
 

@@ -26,7 +26,8 @@ from rollfleet.system.shared_memory import SharedMemory
 from rollfleet.transports.worker_side import PendingBatch
 from rollfleet.wire.codec import Encoded
 from rollfleet.wire.fragment_message import pack_fragment
-from rollfleet_api.messages import Answer, BatchMeta, Call, Control, Evaluation, WorkerStatus
+from rollfleet_api.messages import Answer, Call, Control, Evaluation, WorkerStatus
+from rollfleet_api.transfers import BatchMeta
 
 CHECK_INTERVAL_S = 1.0
 HEADROOM = 1.5  # size of a slot that replaces one that was too small, relative to it

@@ -11,14 +11,13 @@ from nats.aio.msg import Msg
 
 from rollfleet.errors import JobEnded, WireError
 from rollfleet.learner.duplicates import DuplicateFilter
+from rollfleet.nats.job_source import FollowedJob
 from rollfleet.nats.link import Link
-from rollfleet.nats.presence import JobPresence
-from rollfleet.nats.state import read_state
 from rollfleet.wire.chunks import Assembled, Assembler, Identity
 from rollfleet.wire.codec import LARGEST_BATCH_BYTES
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase
-from rollfleet_api.subjects import OFFER
+from rollfleet_api.subjects import OFFER, Ask
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +47,6 @@ class Observer:
         self._ended: JobEnded | None = None
         self._changed = threading.Condition()
         link.call(self._subscribe(), timeout_s=SUBSCRIBE_TIMEOUT_S)
-        link.begin(self._watch_job())
 
     def receive(self, timeout_s: float) -> Assembled[Identity] | None:
         """Return the next batch as it was sent; None: none came in time.
@@ -94,22 +92,10 @@ class Observer:
         # A received message counts until it is handled. At least one must always fit.
         pending_bytes = self._memory_bytes + client.max_payload
         await client.subscribe(subjects.batches, cb=self._on_chunk, pending_bytes_limit=pending_bytes)
-        await self._link.listen(subjects.spec, CollectorJob, self._follow)
+        await FollowedJob(self._link, self.job, self._follow, self._end).subscribe()
         await self._link.listen(subjects.control, Control, self._obey)
+        await self._link.ask(Ask.CONTROL)
         await self._link.flush()
-
-    async def _watch_job(self) -> None:
-        """End when the job is complete, or was deleted."""
-        try:
-            await JobPresence(self._link).watch(self._read_control)
-        except JobEnded as error:
-            self._end(error)
-
-    async def _read_control(self) -> None:
-        if control := await read_state(self._link, self._link.subjects.control, Control):
-            self._obey(control)
-        if self._ended:
-            raise self._ended
 
     async def _on_chunk(self, message: Msg) -> None:
         if message.subject.endswith(OFFER):

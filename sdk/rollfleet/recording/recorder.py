@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rollfleet.arguments import path_of, whole_number
 from rollfleet.errors import ConnectionFailed, JobEnded, WireError
+from rollfleet.nats.job_source import read_job
 from rollfleet.nats.opening import open_link
-from rollfleet.nats.state import read_job
 from rollfleet.recording.observer import Observer
 from rollfleet.recording.segments import SegmentWriter
 from rollfleet.system.background import in_background

@@ -28,7 +28,8 @@ from rollfleet.errors import JobInvalid, MessageCorrupt, RecordingDamaged, WireE
 from rollfleet.wire.chunks import Identity
 from rollfleet.wire.fragment_message import unpack_fragment
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import BatchMeta, Count
+from rollfleet_api.messages import Count
+from rollfleet_api.transfers import BatchMeta
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from rollfleet.errors import JobInvalid
-from rollfleet_api.messages import Answer, BatchMeta, Call, Control, Evaluation, LearnerStatus, WorkerStatus
+from rollfleet_api.messages import Answer, Call, Control, Evaluation, LearnerStatus, WorkerStatus
 from rollfleet_api.ranks import ALONE, Rank
+from rollfleet_api.transfers import BatchMeta
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -48,7 +49,7 @@ class Resumed:
     """The job's state when the learner connects.
 
     Attributes:
-        session: This learner's session: the previous learner's plus one.
+        session: This learner's session: greater than that of each learner before it.
         version: The count of the newest version of the weights that was ever published; 0: none.
         target: The newest version that all workers were sent; 0: none.
         round: The last round that was opened; 0: none.

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rollfleet_api.messages import Answer, BatchMeta, Call, Control, Flags, WorkerStatus
+from rollfleet_api.messages import Answer, Call, Control, WorkerStatus
+from rollfleet_api.transfers import BatchMeta, Flags
 
 if TYPE_CHECKING:
     from rollfleet.data.batch import Fragment
@@ -94,7 +95,7 @@ class WorkerTransport(Protocol):
 
     @property
     def incarnation(self) -> int:
-        """The worker's incarnation, from 0. No other process has the same one."""
+        """The worker's incarnation, from 0. No other process has the same one. It may change until there is control."""
 
     @property
     def control(self) -> Control | None:

@@ -20,7 +20,7 @@ from rollfleet.errors import WeightMismatch
 from rollfleet.weights.modules import POLICY as POLICY
 from rollfleet.weights.modules import unwrapped
 from rollfleet_api.job import Precision
-from rollfleet_api.messages import Flags, Parameter
+from rollfleet_api.transfers import Flags, Parameter
 
 ALIGNMENT_BYTES = 16
 

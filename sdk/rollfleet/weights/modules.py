@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from rollfleet_api.messages import Flags
+from rollfleet_api.transfers import Flags
 
 POLICY = "policy"  # the name of a policy's only model
 EXTRA_STATE = "_extra_state"  # the end of a name in a `state_dict`

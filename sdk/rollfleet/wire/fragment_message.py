@@ -17,7 +17,8 @@ from rollfleet.errors import MessageCorrupt, MessageTooLarge
 from rollfleet.wire.codec import LARGEST_BATCH_BYTES, Allocate, Buffer, Encoded, Key, decode, empty_buffer, encode
 from rollfleet.wire.frame_stacks import Folded, fold, unfold
 from rollfleet_api.job import Compression
-from rollfleet_api.messages import BatchMeta, MessageInvalid, pack, unpack
+from rollfleet_api.messages import MessageInvalid, pack, unpack
+from rollfleet_api.transfers import BatchMeta
 from rollfleet_api.versions import count_of
 
 MOST_TIMES = 500

@@ -23,7 +23,8 @@ from rollfleet.transports.workload import Workload
 from rollfleet.weights.modules import complete
 from rollfleet.worker.remote_calls import answer_to
 from rollfleet_api.job import Mode
-from rollfleet_api.messages import Answer, BatchMeta, Call, Control, LearnerPhase, WorkerState, WorkerStatus
+from rollfleet_api.messages import Answer, Call, Control, LearnerPhase, WorkerState, WorkerStatus
+from rollfleet_api.transfers import BatchMeta
 from rollfleet_api.versions import count_of
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Worker:
         self.status = WorkerStatus(worker=index, incarnation=transport.incarnation)
         transport.report(self.status)
         self._seed, self._static_seed, self._origin = job.spec.collect.seed, False, 0
+        self._seeded_as = self._incarnation  # the incarnation from which ids and seeds were derived
         self._hooks = workload.make_hooks()
         if self._hooks.init_fn is not None:
             self._hooks.init_fn()
@@ -258,12 +260,13 @@ class Worker:
             self._interrupts = interrupts
             self._rollout.start_over()
         asked = control.seed is not None and (control.session, control.seeding) != self._seeding
-        restored = control.origin > self._origin
+        self._origin = max(self._origin, control.origin)
+        restored = self._incarnation != self._seeded_as  # or its number came after the environments were made
         if control.seed is not None and asked:
             self._seed, self._static_seed = control.seed, control.static_seed
             self._seeding = (control.session, control.seeding)
         if restored:  # else ids count on: a new seed does not start an incarnation
-            self._origin = control.origin
+            self._seeded_as = self._incarnation
             self._trajectories = TrajectoryIds(self._index, self._incarnation)
         if asked or restored:
             self._seed_process()

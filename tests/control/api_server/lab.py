@@ -17,7 +17,7 @@ from tests.control.pure.scene import SHARED
 
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.kinds import KINDS
-from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.times import format_time
 from rollfleet_operator import names
 from rollfleet_operator.api import Api
@@ -306,8 +306,9 @@ class Lab:
         beats = [WorkerStatus(worker=index, incarnation=0, time_s=now_s, **COLLECTS) for index in range(workers)]
         self.nats.beats[self.key] = Heartbeats(
             workers={each.worker: each for each in beats},
-            learner=LearnerStatus(session=1, version=1, applied_version=1, time_s=now_s + later_s, **learner),
-            control=Control(session=1, phase=phase, round=0, version=1),
+            learner=LearnerStatus(
+                session=1, phase=phase, version=1, applied_version=1, time_s=now_s + later_s, **learner
+            ),
         )
 
     def wait_condition(self, kind: str, reason: str, status: str = "True") -> Manifest:

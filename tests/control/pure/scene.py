@@ -8,7 +8,7 @@ from tests.api.job_data import SMALLEST, job_data
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.kubernetes_names import INDEX_LABEL, JOB_LABEL, ROLE_LABEL
-from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
 from rollfleet_api.times import format_time
@@ -149,8 +149,8 @@ class Scene:
     def with_heartbeats(
         self, *workers: WorkerStatus, learner: LearnerStatus | None = None, phase: LearnerPhase | None = None
     ) -> "Scene":
-        control = Control(session=1, phase=phase, round=0, version=1) if phase else None
-        found = Heartbeats(workers={each.worker: each for each in workers}, learner=learner, control=control)
+        said = replace(learner or LearnerStatus(session=1), phase=phase) if phase else learner
+        found = Heartbeats(workers={each.worker: each for each in workers}, learner=said)
         return replace(self, heartbeats=found)
 
     def beat(self, index: int, state: WorkerState = WorkerState.COLLECTING, **fields: Any) -> WorkerStatus:

@@ -9,7 +9,7 @@ import pytest
 from tests.control.pure.scene import a_job
 
 from rollfleet_api.job import CollectorJob, Mode
-from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_operator.autoscale import RETRY_LOWER_S, SCALE_DOWN_DELAY_S, WINDOW_S, History, decide
 from rollfleet_operator.nats_port import Heartbeats
 
@@ -95,15 +95,13 @@ class World:
         )
         learner = LearnerStatus(
             session=1,
+            phase=self.phase,
             frames=int(self.frames),
             batches=int(self.frames / FRAMES),
             waited_s=self.waited_s,
             time_s=self.now_s,
         )
-        control = Control(session=1, phase=self.phase, round=1, version=1)
-        return Heartbeats(
-            workers={index: replace(beat, worker=index) for index in collecting}, learner=learner, control=control
-        )
+        return Heartbeats(workers={index: replace(beat, worker=index) for index in collecting}, learner=learner)
 
 
 def world(mode: str = "Async", workers: int = 1, autoscale: Any = SCALE, **settings: Any) -> World:

@@ -91,7 +91,6 @@ def test_the_row_and_the_diagnosis_are_those_of_top_and_describe(stage: Stage, r
         "Secret",
         "Service",
         "ServiceAccount",
-        "Stream",
     }
 
 

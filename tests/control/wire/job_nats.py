@@ -9,7 +9,7 @@ import re
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ from rollfleet.nats.embedded_server import find_nats_server
 from rollfleet_api.address import Address
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import pack
-from rollfleet_api.nats_server import OWNER
-from rollfleet_api.permissions import Role, inbox_prefix
-from rollfleet_api.streams import subjects_of
+from rollfleet_api.permissions import Role
+from rollfleet_api.publication import subjects_of
+from rollfleet_api.subjects import Ask
 from rollfleet_api.validation import parse_job
 from rollfleet_operator import nats_server
 from rollfleet_operator.errors import NatsUnavailable
@@ -55,7 +55,6 @@ class NatsProcess:
             "http": "127.0.0.1:-1",
             "ports_file_dir": str(folder),
         }
-        here |= {"jetstream": {"store_dir": str(folder / "jetstream"), "max_file_store": 0}}
         (folder / "nats.json").write_text(json.dumps({**configuration, **here}))
         self.start_again()
 
@@ -153,6 +152,7 @@ class Site:
         self._folder, self._numbers = folder, itertools.count()
         self.access = Here(key=InstallationKey(os.urandom(KEY_BYTES)), tls=False)
         self.nats, self._others = NatsOnServers(self.access), list[NatsOnServers]()
+        self._guests = AsyncExitStack()
 
     @staticmethod
     def job(
@@ -187,6 +187,7 @@ class Site:
         return self._others[-1]
 
     async def close(self) -> None:
+        await self._guests.aclose()
         for nats in (self.nats, *self._others):
             await nats.close()
         for server in self.access.servers.values():
@@ -210,7 +211,6 @@ class Site:
                 self.server(job).url,
                 user=user,
                 password=password or self.access.key.password(job, user),
-                inbox_prefix=inbox_prefix(subjects_of(job), Role(user)) if user != OWNER else "_INBOX",
                 error_cb=on_error,
                 allow_reconnect=False,
             )
@@ -228,10 +228,17 @@ class Site:
         return str(refused.value)
 
     async def speak(self, job: CollectorJob, role: Role, messages: Mapping[str, Any]) -> None:
-        """Say something as a role, and see that it was stored."""
-        async with self.guest(job, role) as guest:
-            for subject, message in messages.items():
-                await guest.client.jetstream().publish(subject, pack(message))
+        """Answer as a role, now and whenever the operator asks. Bytes are sent as they are."""
+        guest = await self._guests.enter_async_context(self.guest(job, role))
+        data = {subject: each if isinstance(each, bytes) else pack(each) for subject, each in messages.items()}
+
+        async def answer(_: Any = None) -> None:
+            for subject, each in data.items():
+                await guest.client.publish(subject, each)
+            await guest.flush()
+
+        await guest.client.subscribe(subjects_of(job).ask(Ask.HEARTBEATS), cb=answer)
+        await answer()
 
     async def heard(self, job: CollectorJob, enough: Callable[[Heartbeats], bool]) -> Heartbeats:
         """Return the operator's heartbeats of a job once they are enough."""
@@ -240,9 +247,3 @@ class Site:
                 with suppress(NatsUnavailable):
                     if enough(found := await self.nats.heartbeats(job)):
                         return found
-                await self.stored(job, subjects_of(job).spec)  # a round trip: they are on their way
-
-    async def stored(self, job: CollectorJob, subject: str) -> bytes:
-        async with self.guest(job, OWNER) as owner:
-            request = f"$JS.API.DIRECT.GET.{subjects_of(job).state_stream}.{subject}"
-            return (await owner.client.request(request, timeout=5)).data

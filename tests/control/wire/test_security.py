@@ -1,21 +1,18 @@
 """What the credentials of a job open on real nats-servers that the operator has configured, and what they do not."""
 
 import asyncio
-import json
 from dataclasses import replace
 
 import pytest
-from nats.js.api import StreamConfig
 from tests.control.wire.job_nats import Site
 
 import rollfleet
 from rollfleet.errors import ConnectionFailed, RollfleetError
 from rollfleet.nats.link import Link
-from rollfleet_api.job import CollectorJob
 from rollfleet_api.nats_server import OWNER
 from rollfleet_api.nats_server import USERS as USERS_OF_A_SERVER
-from rollfleet_api.permissions import Role, permissions
-from rollfleet_api.streams import state_stream, subjects_of
+from rollfleet_api.permissions import Role
+from rollfleet_api.publication import subjects_of
 from rollfleet_operator import names
 
 QUIET_S = 0.3  # how long nothing must come
@@ -91,39 +88,11 @@ async def test_a_role_does_not_act_as_the_other(site: Site, role: Role) -> None:
     subjects = subjects_of(job)
     others = {Role.WORKER: subjects.control, Role.LEARNER: subjects.chunk(0)}
     async with site.guest(job, role) as guest:
-        for subject in (others[role], subjects.spec, f"$JS.API.STREAM.DELETE.{subjects.state_stream}"):
+        for subject in (others[role], subjects.spec, "$JS.API.INFO"):
             await guest.client.publish(subject, b"")
             assert "permissions violation" in await asyncio.wait_for(guest.refused.get(), 5)
         await guest.client.subscribe(">")
         assert "permissions violation" in await asyncio.wait_for(guest.refused.get(), 5)
-
-
-async def test_redirected_replies_of_a_worker_change_no_stream(site: Site) -> None:
-    """JetStream replies to any subject, also to its own API: a stored message could be a request of the server."""
-    job = await site.start()
-    subjects = subjects_of(job)
-    before = await configurations(site, job)
-    larger = json.dumps(state_stream(job) | {"max_msgs": 1, "duplicate_window": 10**14}).encode()
-    allowed = permissions(subjects, Role.WORKER).publish
-    stored = [subjects.lease(0), subjects.worker(0)]
-    read = json.dumps({"last_by_subj": stored[0]}).encode()
-    requests = [each.replace(">", subject).replace("*", "0") for each in allowed for subject in (*stored, "0.0")]
-    async with site.guest(job, Role.WORKER) as guest:
-        for subject in stored:
-            await guest.client.jetstream().publish(subject, larger)
-        for request in requests:
-            for verb in ("CREATE", "UPDATE", "RESTORE"):
-                for stream in (subjects.state_stream, "mine"):
-                    body = read if request == subjects.state_get else larger
-                    await guest.client.publish(request, body, reply=f"$JS.API.STREAM.{verb}.{stream}")
-        await guest.flush()
-        await guest.client.request(subjects.state_info, timeout=5)  # all before it is dealt with
-    assert await configurations(site, job) == before
-
-
-async def configurations(site: Site, job: CollectorJob) -> dict[str | None, StreamConfig]:
-    async with site.guest(job, OWNER) as owner:
-        return {stream.config.name: stream.config for stream in await owner.client.jsm().streams_info()}
 
 
 async def test_passwords_of_before_a_rotation_and_of_a_deleted_job_are_refused(site: Site) -> None:
@@ -140,7 +109,7 @@ async def test_passwords_of_before_a_rotation_and_of_a_deleted_job_are_refused(s
 
 async def test_a_program_that_runs_connects_with_renewed_credentials(site: Site) -> None:
     job = await site.start()
-    address, subject = site.address(job, Role.LEARNER), subjects_of(job).learner
+    address, subject = site.address(job, Role.LEARNER), subjects_of(job).learner(0, 1)
     link = await asyncio.to_thread(lambda: Link(address, role=Role.LEARNER))
     try:
         metadata = job.metadata.model_copy(update={"annotations": {names.ROTATE: "2027-01-31"}})
@@ -150,8 +119,13 @@ async def test_a_program_that_runs_connects_with_renewed_credentials(site: Site)
         site.server(renewed, url=port)
         await site.nats.heartbeats(renewed)
         site.address(renewed, Role.LEARNER)  # as the kubelet brings it
-        await asyncio.to_thread(lambda: link.call(link.store(subject, b"after"), timeout_s=30))
-        assert await site.stored(renewed, subject) == b"after"
+        async with site.guest(renewed, OWNER) as owner:
+            heard = await owner.client.subscribe(subject)
+            await owner.flush()
+            async with asyncio.timeout(30):
+                while not heard.pending_msgs:
+                    await asyncio.to_thread(lambda: link.call(link.publish(subject, b"after"), timeout_s=30))
+                    await owner.flush()
     finally:
         await asyncio.to_thread(link.close)
 

@@ -29,7 +29,7 @@ class Watched:
     """A job whose heartbeats are sent by the test."""
 
     def __init__(self, server: Server) -> None:
-        self.job: CollectorJob = server.provision(workers=2, collect={"framesPerBatch": 64, "totalFrames": 100_000})
+        self.job: CollectorJob = server.own(workers=2, collect={"framesPerBatch": 64, "totalFrames": 100_000})
         link = server.link()
         self.watch = JobWatch(self.job)
         self.watch.listen(link)
@@ -38,8 +38,8 @@ class Watched:
 
     def send(self, message: LearnerStatus | WorkerStatus, seen: Callable[[], bool]) -> None:
         subjects = self._sender.subjects
-        subject = subjects.learner if isinstance(message, LearnerStatus) else subjects.worker(message.worker)
-        self._sender.call(self._sender.js.publish(subject, pack(message)))
+        subject = subjects.learner(0, 1) if isinstance(message, LearnerStatus) else subjects.worker(message.worker)
+        self._sender.call(self._sender.publish(subject, pack(message)))
         wait_until(seen)
 
 
@@ -126,8 +126,9 @@ def test_a_run_ends_with_its_mean_speed_and_not_that_of_its_last_seconds(watched
 
 
 def test_an_unreadable_heartbeat_is_skipped(watched: Watched, server: Server) -> None:
-    for role, subject in ((Role.LEARNER, server.subjects.learner), (Role.WORKER, server.subjects.worker(0))):
+    for role, subject in ((Role.LEARNER, server.subjects.learner(0, 1)), (Role.WORKER, server.subjects.worker(0))):
         link = server.link(role)
-        link.call(link.js.publish(subject, b"{no heartbeat"))
+        link.call(link.publish(subject, b"{no heartbeat"))
+        link.call(link.flush())
     watched.send(LEARNER, lambda: watched.watch.learner == LEARNER)  # it arrives after the unreadable one
     assert watched.watch.workers[0] == WORKER

@@ -7,7 +7,9 @@ from tests.job_server import Connect, Server
 from tests.sdk.cli.program import Program, Workplace
 from tests.sdk.concurrent_calls import begin
 
-from rollfleet_api.messages import Control, LearnerPhase, pack
+from rollfleet.nats.transport import NatsTransport
+from rollfleet_api.messages import Control, LearnerPhase
+from rollfleet_api.permissions import Role
 
 ENVIRONMENT = """
 import time
@@ -37,18 +39,18 @@ class Slow(gymnasium.Env):
 def start(workplace: Workplace, server: Server) -> Program:
     """Start a worker, and wait until it is in the middle of a batch of 100 s, longer than tests wait."""
     workplace.write("slow.py", ENVIRONMENT)
-    server.provision(
+    job = server.own(
         env={"entrypoint": "slow:Slow", "numEnvs": 2},
         policy={"random": {}},
         collect={"framesPerBatch": 20_000},
         mode="Async",
         workers=1,
     )
-    admin = server.link()
-    control = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0)
-    admin.call(admin.js.publish(server.subjects.control, pack(control)))
+    learner = NatsTransport(server.link(Role.LEARNER), job)
+    learner.control(Control(session=learner.resumed.session, phase=LearnerPhase.RUN, round=0, version=0))
     program = workplace.start_worker(server, "--index", "0")
     program.wait_for("25 steps")
+    learner.close()
     return program
 
 

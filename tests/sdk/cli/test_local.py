@@ -2,12 +2,15 @@
 
 import json
 import re
+import threading
 
 import pytest
+from nats.aio.msg import Msg
 from tests.job_server import Server
 from tests.sdk.cli.program import Workplace
 
 from rollfleet_api.address import CA
+from rollfleet_api.publication import DELETED
 
 
 @pytest.mark.slow
@@ -95,13 +98,18 @@ def test_an_external_nats_server_is_used_and_left_as_it_was(workplace: Workplace
 
         with rollfleet.connect() as collector:
             next(collector)
-            print("the stream exists")
+            print("a batch came")
             list(collector)
         """,
     )
     program = workplace.run("--nats", server.url(), "--learner", "learner.py")
-    link = server.link()
-    program.wait_for("the stream exists")
-    assert [info.config.name for info in link.call(link.js.streams_info())] == [server.subjects.state_stream]
+    link, ended = server.link(), threading.Event()
+
+    async def hear(message: Msg) -> None:
+        if message.data == DELETED:
+            ended.set()
+
+    link.call(link.client.subscribe(server.subjects.spec, cb=hear))
+    program.wait_for("a batch came")
     assert program.wait() == 0
-    assert not link.call(link.js.streams_info())
+    assert ended.wait(10)

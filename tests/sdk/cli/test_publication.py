@@ -2,43 +2,44 @@
 
 import asyncio
 import signal
+import threading
 
+from nats.aio.msg import Msg
 from tests.job_server import Server
 from tests.sdk.cli.program import Workplace
 
 from rollfleet.cli.publication import published
-from rollfleet.nats.state import read_job, read_state
+from rollfleet.nats.job_source import read_job
 from rollfleet_api.documents import read_job as read_file
-from rollfleet_api.messages import Control, LearnerPhase, pack
-
-
-def streams(server: Server) -> list[str]:
-    admin = server.link()
-    return [str(each.config.name) for each in admin.call(admin.js.streams_info())]
+from rollfleet_api.publication import DELETED
 
 
 def test_ctrl_c_deletes_the_job(workplace: Workplace, server: Server) -> None:
     workplace.write_job(workers=3)
+    link, deleted = server.link(), threading.Event()
+
+    async def hear(message: Msg) -> None:
+        if message.data == DELETED:
+            deleted.set()
+
+    link.call(link.client.subscribe(server.subjects.spec, cb=hear))
     program = workplace.start("submit", "job.yaml", "--nats", server.url())
     program.wait_for("default/test is published on nats://127")
     program.wait_for("workers, 0 to 2: rollfleet worker --nats nats://127")
-    assert streams(server)
+    assert link.call(read_job(link, timeout_s=5)).spec.workers == 3
     assert program.end_by(signal.SIGINT) == 130
-    assert streams(server) == []
+    assert deleted.wait(10)
     assert "@" not in program.output, "the URL's password is shown"
 
 
-def test_a_complete_job_of_the_same_name_is_replaced(workplace: Workplace, server: Server) -> None:
+def test_two_jobs_of_one_name_are_not_taken_for_each_other(workplace: Workplace, server: Server) -> None:
     job = read_file(workplace.write_job(workers=2))
-    server.provision()
-    admin = server.link()
-    complete = Control(session=1, phase=LearnerPhase.COMPLETE, round=0, version=0)
-    admin.call(admin.js.publish(server.subjects.control, pack(complete)))
+    link, uids = server.link(), set[str | None]()
 
     async def publish() -> None:
         async with published(job, server.address(), delete=False):
-            pass
+            uids.add((await asyncio.to_thread(link.call, read_job(link, timeout_s=5))).metadata.uid)
 
-    asyncio.run(publish())
-    assert admin.call(read_job(admin, timeout_s=5)) == job
-    assert admin.call(read_state(admin, server.subjects.control, Control)) is None
+    for _ in range(2):
+        asyncio.run(publish())
+    assert len(uids) == 2

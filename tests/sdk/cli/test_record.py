@@ -18,7 +18,7 @@ RANDOM = ASYNC | {"policy": {"random": {}}}
 
 
 def test_another_recorder_continues_after_a_killed_one(workplace: Workplace, server: Server, connect: Connect) -> None:
-    job = server.provision(**RANDOM)
+    job = server.own(**RANDOM)
     folder = workplace.folder / "seen"
     command = ("record", "default/test", "--to", "seen", "--segment-size", "64Ki")
     environ = {URL: server.url(Role.LEARNER)}
@@ -45,7 +45,7 @@ def test_another_recorder_continues_after_a_killed_one(workplace: Workplace, ser
 
 
 def test_a_stopped_recorder_reports_its_counters(workplace: Workplace, server: Server) -> None:
-    server.provision(**RANDOM)
+    server.own(**RANDOM)
     program = workplace.start("record", "default/test", environ={URL: server.url(Role.LEARNER)})
     program.wait_for("recording default/test to recording")
     assert program.stop_by(signal.SIGTERM) == 143
@@ -53,7 +53,7 @@ def test_a_stopped_recorder_reports_its_counters(workplace: Workplace, server: S
 
 
 def test_a_full_disk_ends_a_recorder_and_keeps_its_batches(workplace: Workplace, server: Server) -> None:
-    server.provision(**RANDOM | {"delivery": {"maxBatchesAhead": 4}})
+    server.own(**RANDOM | {"delivery": {"maxBatchesAhead": 4}})
     folder = workplace.folder / "seen"
     command = ("record", "default/test", "--to", "seen", "--segment-size", "1")  # the next batch writes the one before
     program = workplace.start(*command, environ={URL: server.url(Role.LEARNER)})

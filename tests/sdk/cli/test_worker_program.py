@@ -11,30 +11,36 @@ from tests.job_server import Server
 from tests.sdk.cli.program import Workplace
 
 from rollfleet.nats.link import Link
-from rollfleet.nats.streams import deprovision
+from rollfleet.nats.transport import NatsTransport
 from rollfleet_api.address import JOB, JOB_COMPLETION_INDEX, URL
 from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_GONE, EXIT_PERMANENT, EXIT_REPLACED
-from rollfleet_api.messages import Control, LearnerPhase, Lease, WorkerState, WorkerStatus, pack, unpack
+from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack, unpack
+from rollfleet_api.permissions import Role
+from rollfleet_api.subjects import Ask
+from rollfleet_api.transfers import Receipt
 
 
-def complete(link: Link) -> None:
+def complete(server: Server, _: WorkerStatus) -> None:
+    link = server.link(Role.LEARNER)
     control = Control(session=1, phase=LearnerPhase.COMPLETE, round=0, version=0)
-    link.call(link.store(link.subjects.control, pack(control)))
+    link.call(link.publish(link.subjects.control, pack(control)))
 
 
-def delete(link: Link) -> None:
-    link.call(deprovision(link))
+def delete(server: Server, _: WorkerStatus) -> None:
+    server.delete()
 
 
-def replace_worker(link: Link) -> None:
-    link.call(link.store(link.subjects.lease(0), pack(Lease(incarnation=1, host="another", pid=1))))
+def replace_worker(server: Server, status: WorkerStatus) -> None:
+    link = server.link(Role.LEARNER)
+    for process, incarnation in ((status.process, 0), ((status.process + 1) % 2**16, 1)):
+        link.call(link.publish(link.subjects.taken(0), pack(Receipt(process=process, incarnation=incarnation))))
 
 
 @pytest.mark.parametrize(
     ("workers", "environ", "code", "reason"),
     [
         (3, {}, EXIT_PERMANENT, "worker 3: job default/test has workers 0 to 2"),
-        (0, {}, EXIT_GONE, "no job default/test on this NATS server after 0.5 s"),
+        (0, {}, EXIT_GONE, "nobody on this NATS server has the job default/test, after 0.5 s"),
         (0, {URL: "nats://127.0.0.1:1"}, EXIT_GONE, "127.0.0.1:1 did not accept us within 0.5 s"),
     ],
     ids=["too few workers", "no job", "no NATS"],
@@ -43,7 +49,7 @@ def test_a_worker_without_a_place_in_a_job_names_the_reason(
     workplace: Workplace, server: Server, workers: int, environ: dict[str, str], code: int, reason: str
 ) -> None:
     if workers:
-        server.provision(workers=workers)
+        server.own(workers=workers)
     program = workplace.start_worker(server, "--index", "3", "--timeout", "0.5", **environ)
     assert program.wait() == code
     assert reason in program.output
@@ -52,7 +58,7 @@ def test_a_worker_without_a_place_in_a_job_names_the_reason(
 
 def test_a_worker_that_waits_for_its_job_stops_at_sigterm(workplace: Workplace, server: Server) -> None:
     link = server.link()
-    asked = _subscribed(link, f"$JS.API.DIRECT.GET.{server.subjects.state_stream}.>", lambda _: True)
+    asked = _subscribed(link, server.subjects.ask(Ask.JOB), lambda _: True)
     program = workplace.start_worker(server, "--index", "0")
     assert asked.wait(60)
     assert program.stop_by(signal.SIGTERM) == 143  # at its timeout it would end with another code
@@ -74,22 +80,23 @@ def test_a_worker_that_waits_for_nats_stops_at_sigterm(workplace: Workplace) -> 
     [
         (complete, EXIT_COMPLETE, ""),
         (delete, EXIT_GONE, "the job default/test was deleted"),
-        (replace_worker, EXIT_REPLACED, "worker 0 was started again: incarnation 1 holds its lease"),
+        (replace_worker, EXIT_REPLACED, "worker 0 was started again: that process is its incarnation 1"),
     ],
 )
 def test_each_end_of_a_job_has_its_exit_code(
-    workplace: Workplace, server: Server, end: Callable[[Link], None], code: int, reason: str
+    workplace: Workplace, server: Server, end: Callable[[Server, WorkerStatus], None], code: int, reason: str
 ) -> None:
-    server.provision(policy={"random": {}})
-    link = server.link()
-    waits = _subscribed(
-        link,
-        server.subjects.worker(0),
-        lambda data: unpack(WorkerStatus, data).state is WorkerState.WAITING_FOR_LEARNER,
-    )
+    server.own(policy={"random": {}})
+    link, heard = server.link(), list[WorkerStatus]()
+
+    def is_waiting(data: bytes) -> bool:
+        heard.append(unpack(WorkerStatus, data))
+        return heard[-1].state is WorkerState.WAITING_FOR_LEARNER
+
+    waits = _subscribed(link, server.subjects.worker(0), is_waiting)
     program = workplace.start_worker(server, "--index", "0")
     assert waits.wait(60)
-    end(link)
+    end(server, heard[-1])
     assert program.wait() == code
     assert reason in program.output
     assert "Traceback" not in program.output
@@ -110,12 +117,12 @@ def test_sigterm_stops_a_worker_inside_of_a_step(workplace: Workplace, server: S
                 time.sleep(3600)
         """,
     )
-    server.provision(
+    job = server.own(
         env={"entrypoint": "sleepy:Sleepy", "numEnvs": 2, "vectorization": vectorization}, policy={"random": {}}
     )
     link = server.link()
-    control = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0)
-    link.call(link.js.publish(server.subjects.control, pack(control)))
+    learner = NatsTransport(server.link(Role.LEARNER), job)
+    learner.control(Control(session=learner.resumed.session, phase=LearnerPhase.RUN, round=0, version=0))
     states: list[WorkerState] = []
 
     def collecting(data: bytes) -> bool:
@@ -129,6 +136,7 @@ def test_sigterm_stops_a_worker_inside_of_a_step(workplace: Workplace, server: S
     assert states[0] is WorkerState.STARTING
     assert program.stop_by(signal.SIGTERM) == 143
     program.assert_nothing_runs()
+    learner.close()
 
 
 @pytest.mark.parametrize(
@@ -153,7 +161,7 @@ def test_an_environment_knows_its_workers_index_and_its_warnings_are_hidden_unle
                 print("built for worker", os.environ["ROLLFLEET_WORKER"], flush=True)
         """,
     )
-    server.provision(workers=2, env={"entrypoint": "odd:Odd"}, policy={"random": {}})
+    server.own(workers=2, env={"entrypoint": "odd:Odd"}, policy={"random": {}})
     program = workplace.start_worker(server, **{JOB_COMPLETION_INDEX: "1"}, **asked)
     program.wait_for("built for worker 1")
     program.end_by(signal.SIGTERM)

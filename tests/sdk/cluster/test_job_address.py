@@ -69,7 +69,7 @@ def observations(batches: Iterable[TensorDict]) -> list[int]:
 def test_a_learner_outside_of_the_cluster_loses_no_batch_when_its_tunnel_or_the_api_server_is_cut_off(
     server: Server, node: ForwardingNode, network: Proxy
 ) -> None:
-    worker = WorkerThread(server, server.provision(workers=1, **COUNTED), 0)
+    worker = WorkerThread(server, server.own(workers=1, **COUNTED), 0)
     with rollfleet.connect("default/test", timeout_s=30) as collector:
         seen, streams = observations(islice(collector, 3)), node.streams
         node.cut()
@@ -87,7 +87,7 @@ def test_a_learner_outside_of_the_cluster_loses_no_batch_when_its_tunnel_or_the_
 
 
 def test_a_direct_connection_outlives_the_api_server(server: Server, write_secret: WriteSecret, network: Proxy) -> None:
-    job = server.provision(workers=1, **COUNTED)
+    job = server.own(workers=1, **COUNTED)
     write_secret(url=server.url(Role.LEARNER))
     worker = WorkerThread(server, job, 0)
     with rollfleet.connect("default/test", timeout_s=30) as collector:

@@ -15,7 +15,7 @@ from rollfleet.data.batch import EPISODES
 from rollfleet.learner.admission import Admission, Round
 from rollfleet.learner.duplicates import INCARNATIONS, WINDOW, DuplicateFilter
 from rollfleet.transports.learner_side import Arrival
-from rollfleet_api.messages import BatchMeta
+from rollfleet_api.transfers import BatchMeta
 
 SESSION = 5
 

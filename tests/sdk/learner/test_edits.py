@@ -17,11 +17,11 @@ def known(collector: Collector, **spec: Any) -> None:
 
 
 def test_loop_ends_at_total_frames_that_are_set_while_it_runs(server: Server, connect: Connect) -> None:
-    worker = server.start_worker(job := server.provision(**SPEC), 0)
+    worker = server.start_worker(job := server.own(**SPEC), 0)
     collector = connect(actor_critic())
     for _ in range(3):
         next(collector)
-    edited = server.provision(**SPEC | {"collect": {"framesPerBatch": FRAMES, "totalFrames": 5 * FRAMES}})
+    edited = server.own(**SPEC | {"collect": {"framesPerBatch": FRAMES, "totalFrames": 5 * FRAMES}})
     known(collector, collect=edited.spec.collect)
     assert job.spec.collect.total_frames == 0
     assert [batch.numel() for batch in collector] == [FRAMES] * 2
@@ -35,7 +35,7 @@ def test_weights_go_out_at_the_interval_that_is_set_while_it_runs(server: Server
         for _ in range(3):
             next(collector)
         assert collector.version == 3
-        edited = server.provision(**SPEC | {"weights": {"interval": 4, "maxLag": 1}})
+        edited = server.own(**SPEC | {"weights": {"interval": 4, "maxLag": 1}})
         known(collector, weights=edited.spec.weights)
         versions = [collector.version for _ in zip(range(8), collector, strict=False)]
         assert versions == [3, 3, 3, 4, 4, 4, 4, 5]
@@ -44,18 +44,18 @@ def test_weights_go_out_at_the_interval_that_is_set_while_it_runs(server: Server
 
 
 def test_time_until_a_worker_counts_as_stuck_may_change(server: Server, connect: Connect) -> None:
-    server.provision(**SPEC)
+    server.own(**SPEC)
     collector = connect()
-    edited = server.provision(**SPEC | {"failure": {"suspectAfterSeconds": 60}})
+    edited = server.own(**SPEC | {"failure": {"suspectAfterSeconds": 60}})
     known(collector, failure=edited.spec.failure)
     assert collector._transport._heartbeats.roster.suspect_after_s == 60  # type: ignore[attr-defined]
 
 
 def test_whole_trajectories_that_are_set_while_it_runs_are_received(server: Server, connect: Connect) -> None:
     spec = SPEC | {"mode": "Sync"}
-    server.provision(**spec)
+    server.own(**spec)
     collector = connect(actor_critic())
-    edited = server.provision(**spec | {"collect": {"framesPerBatch": FRAMES, "trajsPerBatch": 8}})
+    edited = server.own(**spec | {"collect": {"framesPerBatch": FRAMES, "trajsPerBatch": 8}})
     known(collector, collect=edited.spec.collect)
     server.start_worker(edited, 0)
     assert len(next(collector)) == 8

@@ -98,7 +98,7 @@ def test_nothing_outlives_a_program_whose_collector_was(
 
 @pytest.mark.parametrize("use", ["iterated", "started", "limited"])
 def test_a_dropped_collector_over_nats_closes_its_connection_and_ends_its_threads(server: Server, use: str) -> None:
-    job = server.provision(policy={"random": {}})
+    job = server.own(policy={"random": {}})
     server.start_worker(job, 0).wait_for(WorkerState.WAITING_FOR_LEARNER)  # its job exists
     before = held_for(server)
     buffer = ReplayBuffer(1000)
@@ -134,7 +134,7 @@ def test_a_fork_of_a_learner_over_nats_neither_waits_nor_ends_the_job(server: Se
 
 
 def test_a_learner_that_cannot_be_made_closes_its_connection_and_ends_its_threads(server: Server) -> None:
-    server.provision(policy={"random": {}})
+    server.own(policy={"random": {}})
     before = held_for(server)
     with pytest.raises(WeightMismatch):
         rollfleet.connect(server.subjects.key, {"weight": torch.eye(2).to_sparse()}, address=server.url(Role.LEARNER))

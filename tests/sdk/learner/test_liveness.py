@@ -66,7 +66,7 @@ def test_a_silent_worker_is_reported_and_a_round_continues_without_it(
 def test_the_workers_wait_for_the_learner_is_counted(
     spec: dict[str, Any], waited_s: Callable[[Stats], float], server: Server, connect: Connect
 ) -> None:
-    worker = server.start_worker(server.provision(**spec), 0)
+    worker = server.start_worker(server.own(**spec), 0)
     collector = connect()
     next(collector)
     worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
@@ -75,7 +75,7 @@ def test_the_workers_wait_for_the_learner_is_counted(
 
 
 def test_the_workers_wait_for_weights_is_counted(server: Server, connect: Connect) -> None:
-    worker = server.start_worker(server.provision(**ASYNC | {"policy": {"mlp": {}}}), 0)
+    worker = server.start_worker(server.own(**ASYNC | {"policy": {"mlp": {}}}), 0)
     collector = connect()
     collector._director.direct()
     worker.wait_for(WorkerState.WAITING_FOR_WEIGHTS)

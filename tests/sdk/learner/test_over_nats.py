@@ -18,7 +18,7 @@ ASYNC: dict[str, Any] = SYNC | {"mode": "Async", "collect": COLLECT | {"framesPe
 def test_weights_for_some_workers_reach_these_alone_also_those_that_join_later(
     server: Server, connect: Connect
 ) -> None:
-    job = server.provision(**SYNC | {"weights": {"interval": 0}})
+    job = server.own(**SYNC | {"weights": {"interval": 0}})
     server.start_worker(job, 0)
     with connect() as collector:
         assert collector.update_policy_weights_(always(actor_critic(), 0)) == 1
@@ -63,11 +63,10 @@ def test_a_learner_that_forgets_its_policy_is_an_error_unless_the_entrypoints_we
 
 
 def test_weights_with_too_many_parameters_are_refused(server: Server, connect: Connect) -> None:
-    server.provision(**SYNC)
+    server.own(**SYNC)
     collector = connect()
-    collector.update_policy_weights_({f"layer{number}.weight": torch.zeros(1) for number in range(20_000)})
     with pytest.raises(MessageTooLarge, match="20,000 parameters"):
-        next(collector)
+        collector.update_policy_weights_({f"layer{number}.weight": torch.zeros(1) for number in range(20_000)})
 
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])

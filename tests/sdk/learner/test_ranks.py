@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.job_server import Connect, Server, actor_critic, deafen, join_all
+from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.sdk.batch_sender import Sender
 from tests.sdk.concurrent_calls import PATIENCE_S, at_once, begin
 from tests.sdk.nats.numbered_batches import fragment, values
@@ -19,11 +19,10 @@ from tests.waiting import wait_until
 
 from rollfleet import Collector
 from rollfleet.errors import JobInvalid, LearnerReplaced
-from rollfleet.nats.state import read_state
-from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.rollout.trajectory_ids import split
-from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, LearnerStatus, WorkerState, pack
-from rollfleet_api.permissions import Role
+from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, pack
+from rollfleet_api.subjects import Ask
+from rollfleet_api.transfers import BatchMeta
 
 WORKERS = 4
 ENV = {"id": "CartPole-v1", "numEnvs": 2}
@@ -73,14 +72,14 @@ def test_in_mode_sync_each_rank_gets_its_workers_fragments_of_every_round(connec
 
 
 def test_each_rank_goes_on_without_a_batch_that_cannot_be_read(connect: Connect, server: Server) -> None:
-    server.provision(**SENT | {"mode": "Sync", "collect": {"framesPerBatch": 24}})
+    server.own(**SENT | {"mode": "Sync", "collect": {"framesPerBatch": 24}})
     other, leader = (connect(rank=rank, ranks=2) for rank in (1, 0))
     calls = [begin(next, leader), begin(next, other)]
     wait_until(lambda: leader._director.has_opened)
-    meta = BatchMeta(session=1, round=1, version=1, frames=6)
+    meta = BatchMeta(session=leader._transport.resumed.session, round=1, version=1, frames=6)
     for worker in range(WORKERS):  # the first of each rank sends too many frames
         sent = fragment(float(worker), steps=5000 if worker < 2 else 3)
-        NatsWorkerTransport(server.link(Role.WORKER), worker).send(sent, meta)
+        server.worker_transport(worker).send(sent, meta)
     assert [call.result(60)["observation"].unique().tolist() for call in calls] == [[2.0], [3.0]]
 
 
@@ -122,7 +121,7 @@ def test_in_mode_async_each_batch_goes_to_its_workers_rank_and_rank_0_ends_at_it
 
 
 def test_rank_0_alone_sends_versions(server: Server, connect: Connect) -> None:
-    job = server.provision(**ASYNC | {"weights": {"interval": 0, "maxLag": 1}})
+    job = server.own(**ASYNC | {"weights": {"interval": 0, "maxLag": 1}})
     workers = [server.start_worker(job, index) for index in range(WORKERS)]
     leader, other = both(connect)
     assert other.update_policy_weights_() == 0
@@ -146,13 +145,14 @@ def test_rank_0_alone_sends_versions(server: Server, connect: Connect) -> None:
     assert next(leader).numel() > 0  # the job continues
     leader.shutdown()
     join_all(workers)
+    transport: Any = leader._transport
     for worker in workers:
         assert worker.transport.control is not None
-        assert (worker.transport.control.session, worker.transport.control.seed) == (1, None)
+        assert (worker.transport.control.session, worker.transport.control.seed) == (transport.resumed.session, None)
 
 
 def test_a_replaced_rank_leaves_its_unacknowledged_batches_to_its_successor(server: Server, connect: Connect) -> None:
-    server.provision(**SENT)
+    server.own(**SENT)
     senders = [Sender(server, worker) for worker in range(WORKERS)]
     leader = connect(rank=0, ranks=2)
     first = connect(rank=1, ranks=2, acknowledge="manual")
@@ -174,7 +174,7 @@ def test_a_replaced_rank_leaves_its_unacknowledged_batches_to_its_successor(serv
 def test_a_learner_with_another_number_of_ranks_replaces_all_and_gets_their_batches(
     before: int, after: int, server: Server, connect: Connect
 ) -> None:
-    server.provision(**SENT)
+    server.own(**SENT)
     senders = [Sender(server, worker) for worker in range(WORKERS)]
     replaced = [connect(rank=rank, ranks=before) for rank in range(before)]
     for worker, sender in enumerate(senders):
@@ -198,14 +198,14 @@ def test_a_learner_with_another_number_of_ranks_replaces_all_and_gets_their_batc
 
 
 def test_new_workers_of_a_growing_job_send_to_their_ranks(server: Server, connect: Connect) -> None:
-    server.provision(**SENT | {"workers": 2})
+    server.own(**SENT | {"workers": 2})
     leader, other = [connect(rank=rank, ranks=2) for rank in range(2)]
     early = Sender(server, 3)
     early.send(3.0)  # before the learner knows the worker
     senders = [Sender(server, worker) for worker in range(2)]
     senders[1].send(1.0, 1.1)
     assert values(other, 2) == pytest.approx([1.0, 1.1])  # of the batches that came later
-    server.provision(**SENT | {"workers": 4})
+    server.own(**SENT | {"workers": 4})
     assert values(other, 1) == [3.0]
     early.send(3.5)
     Sender(server, 2).send(2.0)
@@ -241,11 +241,11 @@ def test_nats_may_be_killed_and_started_again_under_several_ranks(server: Server
 
 
 def test_a_completed_job_does_not_end_ranks_that_come_before_the_next_rank_0(server: Server, connect: Connect) -> None:
-    job = server.provision(**SYNC)
+    job = server.own(**SYNC)
     connect(actor_critic()).shutdown()
     leader, other = both(connect)
     running = begin(lambda each: in_step(each, 2), [other, leader])
-    while (control := other._transport.leader_control) and control.session == 1:
+    while (control := other._transport.leader_control) and control.phase is LearnerPhase.COMPLETE:
         assert not running.done()
     for index in range(WORKERS):
         server.start_worker(job, index)
@@ -254,10 +254,10 @@ def test_a_completed_job_does_not_end_ranks_that_come_before_the_next_rank_0(ser
 
 def rank_1(server: Server, connect: Connect, *, session: int = 1, round_: int = 3) -> tuple[Collector, Sender, Sender]:
     """Return rank 1 of 2, whose leader is in this session and round, and its workers, 1 and 3."""
-    server.provision(**SENT | {"mode": "Sync", "collect": {"framesPerBatch": 64}})
+    server.own(**SENT | {"mode": "Sync", "collect": {"framesPerBatch": 64}})
     admin = server.link()
     control = Control(session=session, phase=LearnerPhase.RUN, round=round_, version=1)
-    admin.call(admin.js.publish(admin.subjects.control, pack(control)))
+    admin.call(admin.on_ask(Ask.CONTROL, lambda: admin.begin(admin.publish(admin.subjects.control, pack(control)))))
     return connect(rank=1, ranks=2), Sender(server, 1), Sender(server, 3)
 
 
@@ -296,28 +296,14 @@ def test_a_fragment_collected_twice_is_yielded_once(server: Server, connect: Con
     assert (collector.stats().repeated, collector.stats().stale) in ((1, 1), (0, 2))  # before or after it was yielded
 
 
-def test_a_rank_that_missed_every_message_continues_from_stored_ones(server: Server, connect: Connect) -> None:
-    job = server.provision(**SYNC | {"collect": {"framesPerBatch": 64, "totalFrames": 64 * 2}})
-    leader, other = both(connect)
-    transport: Any = other._transport
-    deafen(transport._link)
-    for index in range(WORKERS):
-        server.start_worker(job, index)
-    assert [len(each) for each in in_step([leader, other])] == [2, 2]
-
-
 def test_rank_0_reports_the_frames_of_all_ranks(server: Server, connect: Connect) -> None:
     server.start_workers(**SYNC)
     leader, other = both(connect)
     in_step([leader, other], 3)
     assert (leader.frames, other.frames) == (96, 96)
-    admin = server.link()
-
-    def reported() -> tuple[int, int, int] | None:
-        status = admin.call(read_state(admin, admin.subjects.learner, LearnerStatus))
-        return (status.session, status.frames, status.batches) if status else None
-
-    wait_until(lambda: reported() == (1, 192, 3))
+    admin, heard = server.link(), list[LearnerStatus]()
+    admin.call(admin.listen(admin.subjects.learner(0), LearnerStatus, heard.append))
+    wait_until(lambda: heard and (heard[-1].frames, heard[-1].batches) == (192, 3))
 
 
 @pytest.mark.parametrize(
@@ -331,6 +317,6 @@ def test_rank_0_reports_the_frames_of_all_ranks(server: Server, connect: Connect
 def test_ranks_that_a_job_cannot_have_are_refused_with_advice(
     spec: dict[str, Any], ranks: int, advice: str, server: Server, connect: Connect
 ) -> None:
-    server.provision(**SYNC | spec)
+    server.own(**SYNC | spec)
     with pytest.raises(JobInvalid, match=advice):
         connect(rank=1, ranks=ranks)

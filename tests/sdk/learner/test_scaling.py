@@ -9,7 +9,6 @@ from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.waiting import wait_until
 
 from rollfleet import Collector
-from rollfleet.nats.state import read_state
 from rollfleet_api.messages import LearnerStatus
 
 FRAMES, ENVS = 48, 2  # which 1, 2, 3 and 4 workers divide evenly
@@ -36,17 +35,17 @@ def test_sync_job_goes_from_2_to_4_to_1_to_2_workers_with_batches_of_the_same_fr
     collector = connect()
     until_shared_among(2, collector)
 
-    job = server.provision(**SYNC, workers=4)
+    job = server.own(**SYNC, workers=4)
     started += [server.start_worker(job, index) for index in (2, 3)]
     until_shared_among(4, collector)
 
     for worker in started[1:]:
         worker.leave()
-    server.provision(**SYNC, workers=1)
+    server.own(**SYNC, workers=1)
     until_shared_among(1, collector)
     join_all(started[1:])
 
-    started.append(server.start_worker(server.provision(**SYNC, workers=2), 1))
+    started.append(server.start_worker(server.own(**SYNC, workers=2), 1))
     until_shared_among(2, collector)
     collector.shutdown()
     join_all(started)
@@ -60,7 +59,7 @@ def test_the_default_of_max_lag_follows_the_number_of_workers(server: Server, co
     next(collector)
     admission = collector._gatherer.admission
     assert admission.max_lag == 4
-    job = server.provision(**spec, workers=3)
+    job = server.own(**spec, workers=3)
     for index in (1, 2):
         server.start_worker(job, index)
     while admission.max_lag != 8:
@@ -68,7 +67,7 @@ def test_the_default_of_max_lag_follows_the_number_of_workers(server: Server, co
 
 
 def test_the_learner_reports_its_loops_wait_for_data(server: Server, connect: Connect) -> None:
-    job = server.provision(**SYNC, workers=1)
+    job = server.own(**SYNC, workers=1)
     collector = connect()
     worker = server.start_worker(job, 0)
     next(collector)
@@ -102,12 +101,7 @@ def test_the_reported_lowest_version_covers_present_workers_only(server: Server,
 
 def reported(server: Server, holds: Callable[[LearnerStatus], object]) -> LearnerStatus:
     """Return the learner's heartbeat, once this holds for it."""
-    link = server.link()
-
-    def heartbeat() -> LearnerStatus | None:
-        return link.call(read_state(link, link.subjects.learner, LearnerStatus), timeout_s=5)
-
-    wait_until(lambda: (status := heartbeat()) and holds(status))
-    status = heartbeat()
-    assert status is not None
-    return status
+    link, heard = server.link(), list[LearnerStatus]()
+    link.call(link.listen(link.subjects.learner(0), LearnerStatus, heard.append))
+    wait_until(lambda: heard and holds(heard[-1]))
+    return heard[-1]

@@ -157,7 +157,7 @@ def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
     comes: bool, server: Server, connect: Connect
 ) -> None:
     env, collect = {"id": "CartPole-v1", "numEnvs": 2}, {"framesPerBatch": 32}
-    job = server.provision(mode="Sync", workers=2, env=env, collect=collect, stragglers={"threshold": 0.5})
+    job = server.own(mode="Sync", workers=2, env=env, collect=collect, stragglers={"threshold": 0.5})
     workers = [server.start_worker(job, 0)]
     collector = connect(actor_critic())
     first = begin(next, collector)

@@ -11,7 +11,7 @@ from rollfleet.data.batch import EPISODES, Fragment
 from rollfleet.nats.link import Link
 from rollfleet.wire.chunks import Identity
 from rollfleet.wire.fragment_message import pack_fragment
-from rollfleet_api.messages import BatchMeta
+from rollfleet_api.transfers import BatchMeta
 from rollfleet_api.versions import version_of
 
 

@@ -7,20 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from tests.job_server import Connect, Server, actor_critic
+from tests.job_server import Connect, Server, actor_critic, lose_next
 from tests.sdk.nats.numbered_batches import ASYNC, META, SYNC, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
 
 from rollfleet import Collector
 from rollfleet.errors import LearnerReplaced
+from rollfleet.nats import intake
 from rollfleet.nats.intake import WINDOW_BYTES
-from rollfleet.nats.link import Link
 from rollfleet.nats.transport import NatsTransport
-from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.job import Compression
-from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack
+from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 
 PLAIN = {"compression": "None"}  # equal numbers would make small batches
@@ -34,22 +33,12 @@ def transport_of(collector: Collector) -> NatsTransport:
     return transport
 
 
-def lose(link: Link, kind: str, count: int) -> list[str]:
-    """Lose the next messages of a kind that a connection publishes. Returns the subjects of those that were lost."""
-    publish, lost = link.publish, list[str]()
-
-    async def publish_or_lose(subject: str, data: Any) -> None:
-        if kind in subject.split(".") and len(lost) < count:
-            lost.append(subject)
-        else:
-            await publish(subject, data)
-
-    link.publish = publish_or_lose  # type: ignore[method-assign]
-    return lost
+def run(transport: NatsTransport) -> Control:
+    return Control(session=transport.resumed.session, phase=LearnerPhase.RUN, round=0, version=0)
 
 
 def test_a_batch_sent_twice_is_received_once(server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 8}})
+    server.own(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 8}})
     collector, link = connect(), server.link(Role.WORKER)
     for sequence in (0, 1, 1, 0):
         publish(link, float(sequence), of(0, sequence))
@@ -63,8 +52,8 @@ def test_a_batch_sent_twice_is_received_once(server: Server, connect: Connect) -
 
 @pytest.mark.parametrize("compression", [*Compression])
 def test_batches_are_compressed_as_the_job_says(compression: Compression, server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM | {"delivery": {"compression": compression.value}})
-    collector, transport = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
+    server.own(**RANDOM | {"delivery": {"compression": compression.value}})
+    collector, transport = connect(), server.worker_transport(0)
     transport.send(fragment(3.0, size=10_000), META)
     assert values(collector, 1) == [3.0]
     assert (collector.stats().bytes < 20_000) == (compression is not Compression.NONE)
@@ -72,8 +61,8 @@ def test_batches_are_compressed_as_the_job_says(compression: Compression, server
 
 def test_batches_that_wait_stay_compressed(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of hundreds of workers they would fill the learner's memory, at a hundred times the size that they came in."""
-    server.provision(**RANDOM | {"delivery": {"maxBatchesAhead": 8, "compression": "Auto"}})
-    collector, transport = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
+    server.own(**RANDOM | {"delivery": {"maxBatchesAhead": 8, "compression": "Auto"}})
+    collector, transport = connect(), server.worker_transport(0)
     receiver, decoded = transport_of(collector)._receiver, list[int]()
     decode = receiver._arrival
 
@@ -92,11 +81,14 @@ def test_batches_that_wait_stay_compressed(server: Server, connect: Connect, mon
 @pytest.mark.parametrize(
     ("kind", "size"), [("chunk", 4), ("chunk", LARGE), ("offer", LARGE), ("taken", 4), ("taken", LARGE)]
 )
-def test_the_next_offer_heals_a_loss(kind: str, size: int, server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM)
+def test_the_next_offer_heals_a_loss(
+    kind: str, size: int, server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "ANSWER_S", 1.0)
+    server.own(**RANDOM)
     collector, link = connect(), server.link(Role.WORKER)
-    transport = NatsWorkerTransport(link, 0)
-    lost = lose(transport_of(collector)._link if kind == "taken" else link, kind, 2)
+    transport = server.worker_transport(0, link)
+    lost = lose_next(transport_of(collector)._link if kind == "taken" else link, kind, 2)
     sending = [transport.send(fragment(float(number), size=size), META) for number in range(2)]
     assert sorted(values(collector, 2)) == [0.0, 1.0]
     for each in sending:
@@ -106,8 +98,8 @@ def test_the_next_offer_heals_a_loss(kind: str, size: int, server: Server, conne
 
 
 def test_a_worker_keeps_its_batches_until_a_learner_connects(server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 2}})
-    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    server.own(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 2}})
+    transport = server.worker_transport(0)
     sending = [transport.send(fragment(float(number)), META) for number in range(3)]
     sending[1].admitted.result(10)
     assert not any(each.delivered.done() for each in sending)
@@ -120,8 +112,8 @@ def test_a_worker_keeps_its_batches_until_a_learner_connects(server: Server, con
 
 
 def test_a_successor_gets_what_a_replaced_learner_had_not_taken(server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 4}})
-    replaced, transport = connect(acknowledge="manual"), NatsWorkerTransport(server.link(Role.WORKER), 0)
+    server.own(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 4}})
+    replaced, transport = connect(acknowledge="manual"), server.worker_transport(0)
     for number in range(2):
         transport.send(fragment(float(number)), META)
     assert values(replaced, 2) == [0.0, 1.0]
@@ -136,7 +128,7 @@ def test_a_successor_gets_what_a_replaced_learner_had_not_taken(server: Server, 
 
 
 def test_corrupt_batches_are_dropped_and_counted_and_later_ones_arrive(server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 8}})
+    server.own(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 8}})
     collector, link = connect(), server.link(Role.WORKER)
     good = next(split(pack_fragment(fragment(), META), of(0, 0), max_chunk_bytes=1 << 16))
     flipped = bytearray(good)
@@ -150,23 +142,26 @@ def test_corrupt_batches_are_dropped_and_counted_and_later_ones_arrive(server: S
 
 
 def test_half_a_batch_of_a_dead_worker_does_not_block_its_next_incarnation(server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM)
+    server.own(**RANDOM)
     collector, dead = connect(), server.link(Role.WORKER)
-    transport = NatsWorkerTransport(dead, 0)
+    transport = server.worker_transport(0, dead)
     publish(dead, 1.0, of(0, 0), chunk_bytes=256, chunks=slice(2))  # then it dies
     transport.close()
-    alive = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    alive = server.worker_transport(0)
+    transport_of(collector)._heartbeats.numbering.hear(WorkerStatus(worker=0, incarnation=0, process=9))
+    alive.report(WorkerStatus(worker=0, incarnation=0))
+    transport_of(collector).control(run(transport_of(collector)))
+    wait_until(lambda: alive.control)
     assert alive.incarnation == 1
     sending = alive.send(fragment(2.0), META)
-    alive.report(WorkerStatus(worker=0, incarnation=alive.incarnation))
     assert values(collector, 1) == [2.0]
     sending.delivered.result(5)
 
 
 @pytest.mark.parametrize("size", [4, LARGE])
 def test_batches_sent_at_once_arrive_in_their_order(size: int, server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 2}})
-    collector, transport = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
+    server.own(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 2}})
+    collector, transport = connect(), server.worker_transport(0)
     for number in range(6):
         transport.send(fragment(float(number), size=size), META)
     assert values(collector, 6) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
@@ -174,9 +169,9 @@ def test_batches_sent_at_once_arrive_in_their_order(size: int, server: Server, c
 
 
 def test_batches_of_several_workers_beyond_the_window_arrive(server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM)
+    server.own(**RANDOM)
     collector = connect()
-    transports = [NatsWorkerTransport(server.link(Role.WORKER), index) for index in range(2)]
+    transports = [server.worker_transport(index) for index in range(2)]
     for index, transport in enumerate(transports):
         transport.send(fragment(float(index), envs=1, size=WINDOW_BYTES // 15), META)
     assert sorted(values(collector, 2)) == [0.0, 1.0]
@@ -184,11 +179,11 @@ def test_batches_of_several_workers_beyond_the_window_arrive(server: Server, con
 
 
 def test_batches_stay_whole_when_their_worker_may_be_further_ahead(server: Server, connect: Connect) -> None:
-    server.provision(**RANDOM)
-    transport, first = NatsWorkerTransport(server.link(Role.WORKER), 0), fragment(1.0)
+    server.own(**RANDOM)
+    transport, first = server.worker_transport(0), fragment(1.0)
     transport.send(first, META)
     second = transport.send(fragment(2.0), META)
-    server.provision(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 3}})
+    server.own(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 3}})
     transport.wait_until(second.admitted.done)
     first.steps["observation",].fill_(9.0)  # the worker writes into the same memory again
     collector = connect()
@@ -208,13 +203,14 @@ def test_chunks_fit_the_servers_max_payload(server: Server, connect: Connect) ->
 
 
 def test_a_worker_that_waits_for_the_learner_leaves_when_the_job_completes(server: Server) -> None:
-    job = server.provision(**RANDOM)
-    learner = server.link(Role.LEARNER)
-    control = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0)
-    learner.call(learner.store(learner.subjects.control, pack(control)))
+    job = server.own(**RANDOM)
+    learner = NatsTransport(server.link(Role.LEARNER), job)
+    learner.control(run(learner))
     worker = server.start_worker(job, 0)
-    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)  # until one takes its batches
-    learner.call(learner.store(learner.subjects.control, pack(replace(control, phase=LearnerPhase.COMPLETE))))
+    wait_until(lambda: learner._receiver._ready)  # it takes none
+    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
+    learner.control(replace(run(learner), phase=LearnerPhase.COMPLETE))
     worker.join()
+    learner.close()
     assert worker.status is not None
     assert worker.status.state is WorkerState.COMPLETE

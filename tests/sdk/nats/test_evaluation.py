@@ -7,9 +7,6 @@ from tests.job_server import Connect, Server, actor_critic
 from tests.waiting import wait_until
 
 from rollfleet import Collector
-from rollfleet.nats.state import read_state
-from rollfleet.nats.streams import provision
-from rollfleet_api.job import EvaluationSpec
 from rollfleet_api.messages import LearnerStatus
 
 SPEC: dict[str, Any] = {"env": {"id": "CartPole-v1", "numEnvs": 2}, "evaluation": {"every": 3, "episodes": 2}}
@@ -26,7 +23,7 @@ def versions(collector: Collector) -> list[int]:
 
 
 def test_multiples_are_evaluated_however_fast_later_versions_follow(server: Server, connect: Connect) -> None:
-    server.start_worker(server.provision(**SPEC), 0, evaluates=True)
+    server.start_worker(server.own(**SPEC), 0, evaluates=True)
     collector = connect(actor_critic())
     while collector.version < 8:
         collector.update_policy_weights_()
@@ -36,7 +33,7 @@ def test_multiples_are_evaluated_however_fast_later_versions_follow(server: Serv
 
 
 def test_evaluation_workers_take_turns(server: Server, connect: Connect) -> None:
-    job = server.provision(**SPEC | {"evaluation": {"every": 2, "workers": 2, "episodes": 2}})
+    job = server.own(**SPEC | {"evaluation": {"every": 2, "workers": 2, "episodes": 2}})
     of_two, _ = (server.start_worker(job, index, evaluates=True) for index in range(2))
     collector = connect(actor_critic())
     while collector.version < 8:
@@ -54,7 +51,7 @@ def test_evaluation_workers_take_turns(server: Server, connect: Connect) -> None
 
 
 def test_an_evaluation_worker_that_joins_late_evaluates_the_stored_version(server: Server, connect: Connect) -> None:
-    job = server.provision(**SPEC)
+    job = server.own(**SPEC)
     collector = connect(actor_critic())
     send(collector, 3)
     server.start_worker(job, 0, evaluates=True)
@@ -62,12 +59,9 @@ def test_an_evaluation_worker_that_joins_late_evaluates_the_stored_version(serve
 
 
 def test_a_learner_that_runs_gets_results_of_an_evaluation_that_is_added(server: Server, connect: Connect) -> None:
-    job = server.provision(env=SPEC["env"])
+    server.own(env=SPEC["env"])
     collector = connect(actor_critic())
-    spec = job.spec.model_copy(update={"evaluation": EvaluationSpec(every=3, episodes=2)})
-    edited = job.model_copy(update={"spec": spec})
-    owner = server.link()
-    owner.call(provision(owner, edited), timeout_s=10)
+    edited = server.own(**SPEC)
     wait_until(lambda: collector.job.spec.evaluation)
     server.start_worker(edited, 0, evaluates=True)
     send(collector, 3)
@@ -76,7 +70,7 @@ def test_a_learner_that_runs_gets_results_of_an_evaluation_that_is_added(server:
 
 def test_the_end_of_the_job_ends_evaluation(server: Server, connect: Connect) -> None:
     thread = server.start_worker(
-        server.provision(**SPEC | {"evaluation": {"every": 1, "episodes": 1_000_000}}), 0, evaluates=True
+        server.own(**SPEC | {"evaluation": {"every": 1, "episodes": 1_000_000}}), 0, evaluates=True
     )
     collector = connect(actor_critic())
     collector.update_policy_weights_()  # its evaluation would take hours
@@ -97,7 +91,7 @@ def test_a_cut_connection_loses_no_later_version(server: Server, connect: Connec
 
 
 def test_weights_that_do_not_fit_are_named(server: Server, connect: Connect) -> None:
-    thread = server.start_worker(server.provision(**SPEC), 0, evaluates=True)
+    thread = server.start_worker(server.own(**SPEC), 0, evaluates=True)
     collector = connect(None)
     send(collector, 3, weights={"odd": torch.zeros(3)})
     thread.join()
@@ -105,17 +99,13 @@ def test_weights_that_do_not_fit_are_named(server: Server, connect: Connect) -> 
 
 
 def test_a_learners_heartbeat_and_its_successor_have_the_newest_evaluation(server: Server, connect: Connect) -> None:
-    server.start_worker(server.provision(**SPEC), 0, evaluates=True)
-    collector, link = connect(actor_critic()), server.link()
+    server.start_worker(server.own(**SPEC), 0, evaluates=True)
+    collector, link, heard = connect(actor_critic()), server.link(), list[LearnerStatus]()
+    link.call(link.listen(link.subjects.learner(0), LearnerStatus, heard.append))
     send(collector, 3)
     wait_until(lambda: versions(collector) == [3])
-
-    def in_heartbeat() -> bool:
-        status = link.call(read_state(link, link.subjects.learner, LearnerStatus))
-        return status is not None and status.evaluation == collector.evaluations[-1]
-
     collector._gatherer.check_workers()  # its first heartbeat
-    wait_until(in_heartbeat)
+    wait_until(lambda: heard and heard[-1].evaluation == collector.evaluations[-1])
     collector.detach()
     following = connect(actor_critic())
     wait_until(lambda: versions(following) == [3])

@@ -5,7 +5,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,9 @@ from rollfleet.transports.worker_side import PendingBatch
 from rollfleet.wire.chunks import CHUNK_BYTES, PREFIX_BYTES, Assembled, Identity
 from rollfleet.wire.codec import LARGEST_BATCH_BYTES, Encoded
 from rollfleet.wire.fragment_message import pack_fragment, unpack_fragment
-from rollfleet_api.messages import KeptBatch, Lease, Offer, Receipt, pack, unpack
+from rollfleet_api.messages import pack, unpack
 from rollfleet_api.subjects import Subjects
+from rollfleet_api.transfers import KeptBatch, Offer, Receipt
 from rollfleet_api.validation import parse_job
 
 WORKERS = 3
@@ -60,8 +61,7 @@ class Fleet:
         )
         self.intake.workers, self.intake.most = WORKERS, 2 * (ahead + 1)
         self.wires = [Wire() for _ in range(WORKERS)]
-        leases = [Lease(incarnation=0, host="a", pid=1, process=worker) for worker in range(WORKERS)]
-        self.outboxes = [Outbox(self.wires[each], each, leases[each]) for each in range(WORKERS)]  # type: ignore[arg-type]
+        self.outboxes = [Outbox(self.wires[each], each, each) for each in range(WORKERS)]  # type: ignore[arg-type]
         job = parse_job(job_data(workers=WORKERS, delivery={"maxBatchesAhead": ahead}))
         for each in self.outboxes:
             each.follow(job)
@@ -206,7 +206,7 @@ def test_an_impossible_offer_is_refused_and_the_next_workers_batch_is_asked_for(
     with pytest.raises(MessageCorrupt, match=f"offered {nbytes} bytes in {chunks} chunks"):
         learner.offered(0, offer((nbytes, chunks)))
     assert learner.offered(1, offer((10, 2))) is None
-    assert learner.ask() == {1: Receipt(process=0, send=((0, 0, 2),))}
+    assert learner.ask() == {1: Receipt(process=0, number=1, send=((0, 0, 2),))}
 
 
 def test_an_offer_of_more_than_any_batch_may_have_is_refused() -> None:
@@ -250,7 +250,8 @@ def test_a_flood_of_unasked_batches_holds_bounded_memory(whole: bool) -> None:
         learner.take(came[0].key)  # of a process that was replaced
         assert [learner.add(chunk) is None for chunk in chunks] == [True, False]
     else:
-        assert learner.add(cut(CHUNK_BYTES // 2, of(0, 0), CHUNK_BYTES)[0])  # what a predecessor left was let go
+        last = Identity(worker=0, incarnation=200, sequence=0)
+        assert learner.add(cut(CHUNK_BYTES // 2, last, CHUNK_BYTES)[0])  # what a predecessor left was let go
 
 
 def test_an_unasked_batch_that_is_too_large_is_refused() -> None:
@@ -284,6 +285,27 @@ def test_chunks_that_contradict_each_other_or_their_offer_end_their_batch(offere
 # A worker's processes.
 
 
+def test_a_predecessor_that_talks_on_changes_nothing() -> None:
+    learner, first = Learner(), cut(20, of(0, 0), 10)
+    successor = Identity(worker=0, incarnation=1, sequence=0, process=7)
+    one, two = cut(20, successor, 10)
+    assert learner.add(one) is None
+    assert learner.add(first[0]) is None
+    assert learner.offered(0, offer((20, 2))) is None
+    assert learner.add(two) is not None
+
+
+def test_a_slow_link_is_sent_nothing_twice_and_takes_a_part_of_the_window_only() -> None:
+    learner, piece = Learner(), CHUNK_BYTES - PREFIX_BYTES
+    for worker in (0, 1):
+        learner.offered(worker, offer((32 * piece, 32)))
+    asked = learner.ask()
+    assert {worker: each.send[-1][2] for worker, each in asked.items()} == {0: 4, 1: 4}
+    learner.now_s += ANSWER_S - 1.0
+    learner.offered(0, replace(offer((32 * piece, 32)), answers=asked[0].number - 1))  # from before the request
+    assert 0 not in learner.ask()
+
+
 def test_a_new_process_ends_what_its_predecessor_had_not_sent_whole() -> None:
     learner = Learner()
     learner.add(cut(20, of(0, 0), 10)[0])
@@ -300,7 +322,7 @@ def test_only_what_is_missing_is_asked_for_again() -> None:
         learner.add(chunks[index])
     learner.now_s += ANSWER_S
     learner.offered(0, offer((100, 10)))
-    assert learner.ask() == {0: Receipt(process=0, send=((0, 1, 3), (0, 5, 9)))}
+    assert learner.ask() == {0: Receipt(process=0, number=1, send=((0, 1, 3), (0, 5, 9)))}
 
 
 def test_a_batch_that_waits_for_the_loop_is_held_and_one_that_it_has_is_taken() -> None:

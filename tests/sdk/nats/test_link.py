@@ -22,11 +22,12 @@ from tests.waiting import wait_until
 
 from rollfleet.errors import ConnectionFailed, Timeout
 from rollfleet.nats.embedded_server import CONFIG
+from rollfleet.nats.job_source import read_job
 from rollfleet.nats.link import Link
-from rollfleet.nats.state import read_bytes, read_job
 from rollfleet_api.address import Address
-from rollfleet_api.messages import Lease, pack
+from rollfleet_api.messages import pack
 from rollfleet_api.permissions import Role
+from rollfleet_api.transfers import Want
 
 
 async def loop_thread() -> str:
@@ -34,7 +35,7 @@ async def loop_thread() -> str:
 
 
 def test_calls_work_inside_a_running_event_loop(server: Server) -> None:
-    server.provision()
+    server.own()
 
     async def notebook() -> None:
         link = server.link(Role.LEARNER)
@@ -68,13 +69,11 @@ def test_a_link_trusts_the_authority_that_its_file_has_after_a_restart(server: S
 
 
 def test_call_that_takes_too_long_reports_the_connections_last_error(server: Server) -> None:
-    server.provision()
+    server.own()
     link = server.link(Role.WORKER)
     server.kill()
     with pytest.raises(Timeout, match=r"NATS did not answer within 1 s \(last error of the connection: .+\)"):
         link.call(asyncio.sleep(60), timeout_s=1)
-    with pytest.raises(TimeoutError):
-        link.call(read_bytes(link, link.subjects.control), timeout_s=0.1)
 
 
 def test_request_without_an_answer_raises_rollfleets_timeout(server: Server) -> None:
@@ -109,7 +108,7 @@ def test_messages_published_before_closing_arrive(server: Server) -> None:
     sender, reader = server.link(), server.link()
 
     async def listen() -> Subscription:
-        subscription = await reader.client.subscribe(server.subjects.learner)
+        subscription = await reader.client.subscribe(server.subjects.learner(0, 1))
         await reader.flush()
         return subscription
 
@@ -118,7 +117,7 @@ def test_messages_published_before_closing_arrive(server: Server) -> None:
 
     subscription = reader.call(listen())
     for number in range(200):
-        sender.call(sender.client.publish(server.subjects.learner, b"%d" % number))
+        sender.call(sender.client.publish(server.subjects.learner(0, 1), b"%d" % number))
     sender.close()
     assert reader.call(arrived(subscription)) == [b"%d" % number for number in range(200)]
 
@@ -154,14 +153,13 @@ def test_what_threads_begin_while_it_is_closed_ends(server: Server) -> None:
 
 
 def test_invalid_messages_are_logged_and_skipped(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    link, heard = server.link(), SimpleQueue[Lease]()
-    link.call(link.listen(link.subjects.leases, Lease, heard.put))
+    link, heard, want = server.link(), SimpleQueue[Want](), Want(version=1)
+    link.call(link.listen(link.subjects.wants("*"), Want, heard.put))
     link.call(link.flush())
-    lease = Lease(incarnation=1, host="a", pid=2)
-    for data in (b"rubbish", pack(lease)):
-        link.call(link.publish(link.subjects.lease(0), data))
-    assert heard.get(timeout=10) == lease
-    assert "skipped an invalid message on rollfleet.default.test.leases.0" in caplog.text
+    for data in (b"rubbish", pack(want)):
+        link.call(link.publish(link.subjects.wants("0"), data))
+    assert heard.get(timeout=10) == want
+    assert "skipped an invalid message on rollfleet.default.test.wants.0" in caplog.text
 
 
 def test_a_connection_that_does_not_close_in_time_leaves_no_socket_and_no_thread(server: Server) -> None:

@@ -1,9 +1,11 @@
 """Versions of the weights on a real NATS: a worker uses only whole ones, whatever it missed and whoever died."""
 
+import json
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,20 +15,17 @@ from tests.sdk.allocations import allocates_at_most
 from tests.waiting import wait_until
 
 from rollfleet.errors import MessageCorrupt, WeightMismatch
+from rollfleet.nats.embedded_server import CONFIG
 from rollfleet.nats.link import Link
-from rollfleet.nats.weights import (
-    NatsWeightsInbox,
-    is_of,
-    key_of,
-    pack_version,
-    unpack_version,
-)
-from rollfleet.weights.layout import Snapshot, WeightLayout
+from rollfleet.nats.sender import LearnerSender
+from rollfleet.nats.weights import CREDIT_CHUNKS, WINDOW_CHUNKS, NatsWeightsInbox, key_of, pack_version, unpack_version
+from rollfleet.weights.layout import WeightLayout
 from rollfleet.wire.chunks import PREFIX_BYTES, cut_message
 from rollfleet.wire.codec import Key, encode
-from rollfleet_api.messages import Flags
+from rollfleet_api.messages import Control, LearnerPhase
 from rollfleet_api.permissions import Role
-from rollfleet_api.versions import version_of
+from rollfleet_api.subjects import ALL, Ask
+from rollfleet_api.versions import session_of, version_of
 
 NUMBERS, CHUNKS, PIECE_BYTES = 1000, 5, 900
 
@@ -48,32 +47,76 @@ def chunks(
 
 
 class Versions:
-    """The weights of a job, to be written as a learner does, and followed as workers do."""
+    """The weights of a job, to be sent as a learner does, and followed as workers do.
 
-    def __init__(self, server: Server) -> None:
-        server.provision(env={"id": "CartPole-v1"}, workers=2)
-        self._server, self._learner = server, server.link(Role.LEARNER)
+    Attributes:
+        lost: Indices of chunks of which the next broadcast loses one each.
+        sent: The subjects of all chunks that the learner sent.
+    """
 
-    def store(self, version: int, of: Iterable[int] = range(CHUNKS), *, value: float | None = None) -> None:
-        """Store these chunks of a version, in this order."""
-        cut = chunks(version, value=value)
-        self.send(version, {index: cut[index] for index in of})
+    def __init__(self, server: Server, *, numbers: int = NUMBERS) -> None:
+        server.own(env={"id": "CartPole-v1"}, workers=2)
+        self._server, self._learner, self._layout = server, server.link(Role.LEARNER), layout(numbers)
+        self.lost, self.sent = list[int](), list[str]()
+        publish = self._learner.publish
 
-    def send(self, version: int, cut: Mapping[int, bytes]) -> None:
-        link = self._learner
-        for index, chunk in cut.items():
-            link.call(link.store(link.subjects.weights_of(None, version, index), chunk), timeout_s=10)
+        async def publish_or_lose(subject: str, data: Any) -> None:
+            if ".weights." in subject and len(data):
+                self.sent.append(subject.rpartition(".")[2])
+                index = int.from_bytes(bytes(data.pieces[0])[20:24], "little")
+                if index in self.lost:
+                    self.lost.remove(index)
+                    return
+            await publish(subject, data)
 
-    def inbox(self) -> tuple[Link, NatsWeightsInbox]:
+        self._learner.publish = publish_or_lose  # type: ignore[method-assign]
+        self.sender = LearnerSender(self._learner, "", members=lambda: 2, status=lambda: None)
+        self._learner.call(self.sender.subscribe())
+        self._running = self._learner.spawn(self.sender.run())
+
+    def learn(self, version: int, *, value: float | None = None, workers: frozenset[int] | None = None) -> None:
+        """Send a version, whose weights are all `value`, or its number, and control that asks for it."""
+        weights = torch.full((self._layout.total_bytes // 4,), float(version if value is None else value))
+        self.sender.weights(version, self._layout.snapshot({"policy": {"weight": weights}}), workers)
+        some = tuple((worker, version) for worker in workers or ())
+        asked = Control(session=session_of(version), phase=LearnerPhase.RUN, round=0, version=0, some=some)
+        self.sender.control(asked if workers else replace(asked, version=version))
+        assert self.sender.flush(timeout_s=20)
+
+    def send(self, cut: Iterable[bytes]) -> None:
+        """Broadcast these chunks, as some other learner would."""
+        link = self._server.link(Role.LEARNER)
+        for chunk in cut:
+            link.call(link.publish(link.subjects.weights_of(ALL), chunk), timeout_s=10)
+        link.call(link.flush())
+
+    def inbox(self, worker: int = 0, link: Link | None = None) -> NatsWeightsInbox:
+        link = link or self._server.link(Role.WORKER)
+        inbox = NatsWeightsInbox(link, worker, self._layout, threading.Condition())
+        link.call(inbox.start(None), timeout_s=10)
+        link.call(link.listen(link.subjects.control, Control, inbox.follow))
+        link.call(link.flush())
+        return inbox
+
+    def ask(self) -> None:
         link = self._server.link(Role.WORKER)
-        inbox = NatsWeightsInbox(link, 0, layout(), threading.Condition())
-        link.call(inbox.start(), timeout_s=10)
-        return link, inbox
+        link.call(link.ask(Ask.CONTROL))
 
 
 @pytest.fixture
-def versions(server: Server) -> Versions:
-    return Versions(server)
+def versions(server: Server) -> Iterator[Versions]:
+    made = Versions(server)
+    yield made
+    made._running.cancel()
+
+
+@pytest.fixture
+def small(server: Server) -> None:
+    """Let chunks have `PIECE_BYTES`."""
+    server.kill()
+    config = server.folder / CONFIG
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_payload": PREFIX_BYTES + PIECE_BYTES}))
+    server.start_again()
 
 
 def newest(inbox: NatsWeightsInbox) -> tuple[int, float]:
@@ -85,49 +128,80 @@ def newest(inbox: NatsWeightsInbox) -> tuple[int, float]:
     return weights.version, value
 
 
-@pytest.mark.parametrize("torn", [[], [0], [0, 1, 2, 3], [1, 2, 3, 4]])
-def test_a_version_whose_learner_died_leaves_the_one_before_it(torn: list[int], versions: Versions) -> None:
-    for number in (4, 5):
-        versions.store(number)
-    versions.store(6, torn)
-    assert newest(versions.inbox()[1]) == (5, 5.0)
-    versions.store(successor := version_of(2, 6), value=7.0)
-    assert newest(versions.inbox()[1]) == (successor, 7.0)
+@pytest.mark.parametrize("lost", [[0], [1, 3], [4], [0, 1, 2, 3, 4]])
+def test_lost_chunks_of_a_version_are_asked_for(lost: list[int], server: Server, small: None) -> None:
+    versions = Versions(server)
+    inbox = versions.inbox()
+    versions.lost += lost
+    versions.learn(1)
+    wait_until(lambda: newest(inbox) == (1, 1.0))
+    assert versions.sent.count("all") == CHUNKS
+    versions._running.cancel()
 
 
-def test_no_version_is_read_where_none_is_whole(versions: Versions) -> None:
-    versions.store(1, [0, 1])
-    assert newest(versions.inbox()[1]) == (0, 0.0)
-
-
-def test_a_worker_that_joins_while_a_version_is_sent_gets_it(versions: Versions) -> None:
-    versions.store(1)
-    versions.store(2, [0, 1, 2])
-    _, inbox = versions.inbox()
-    assert newest(inbox) == (1, 1.0)
-    versions.store(2, [4, 3])
+def test_a_worker_that_joins_gets_the_newest_version(versions: Versions) -> None:
+    versions.learn(1)
+    versions.learn(2)
+    inbox = versions.inbox()
+    versions.ask()
     wait_until(lambda: newest(inbox) == (2, 2.0))
 
 
+def test_many_workers_that_join_together_get_one_broadcast(versions: Versions) -> None:
+    versions.learn(1)
+    inboxes = [versions.inbox(worker) for worker in range(8)]
+    versions.ask()
+    wait_until(lambda: all(newest(inbox) == (1, 1.0) for inbox in inboxes))
+    assert versions.sent == 2 * ["all"]
+
+
+def test_a_version_for_one_worker_reaches_it_alone_and_is_replaced_by_the_next_for_all(versions: Versions) -> None:
+    one, other = (versions.inbox(worker) for worker in range(2))
+    versions.learn(1)
+    versions.learn(2, workers=frozenset({1}))
+    wait_until(lambda: newest(other) == (2, 2.0))
+    wait_until(lambda: newest(one) == (1, 1.0))
+    versions.learn(3)
+    wait_until(lambda: newest(one) == newest(other) == (3, 3.0))
+    assert len(versions.sender._versions) == 1
+
+
+def test_a_large_version_waits_for_most_workers_and_one_that_is_stuck_asks_for_the_rest(
+    server: Server, small: None
+) -> None:
+    versions = Versions(server, numbers=(CREDIT_CHUNKS + 2 * WINDOW_CHUNKS) * PIECE_BYTES // 4)
+    link = server.link(Role.WORKER)
+    stuck, inbox = versions.inbox(0, link), versions.inbox(1)
+    released = threading.Event()
+    link.soon(released.wait)
+    versions.learn(1)
+    wait_until(lambda: newest(inbox)[0] == 1, 60)
+    released.set()
+    wait_until(lambda: newest(stuck)[0] == 1, 60)
+    assert link.client.stats["reconnects"] == 0
+    versions._running.cancel()
+
+
 def test_chunks_of_a_replaced_learner_displace_no_version(versions: Versions) -> None:
-    _, inbox = versions.inbox()
-    versions.store(version_of(2, 1), [0, 1, 2], value=1.0)
+    inbox = versions.inbox()
+    first, second = (chunks(version_of(2, count), value=float(count)) for count in (1, 2))
+    versions.send(first[:3])
     for number in range(50, 56):
-        versions.store(number, [0, 1])
-    versions.store(version_of(2, 1), [3, 4], value=1.0)
+        versions.send(chunks(number)[:2])
+    versions.send(first[3:])
     wait_until(lambda: newest(inbox) == (version_of(2, 1), 1.0))
-    versions.store(60)
-    versions.store(version_of(2, 2), value=2.0)
+    versions.send(chunks(60))
+    versions.send(second)
     wait_until(lambda: newest(inbox) == (version_of(2, 2), 2.0))
 
 
 def test_memory_is_reused_but_not_while_its_version_is_being_loaded(versions: Versions) -> None:
-    _, inbox = versions.inbox()
-    versions.store(1)
+    inbox = versions.inbox()
+    versions.learn(1)
     wait_until(lambda: newest(inbox)[0] == 1)
     loading, addresses = inbox.newest(), set()
     for number in range(2, 10):
-        versions.store(number)
+        versions.learn(number)
         wait_until(lambda: newest(inbox) == (number, number))  # noqa: B023
         addresses.add(inbox.newest().data.ctypes.data)  # type: ignore[union-attr]
     assert loading is not None
@@ -143,37 +217,37 @@ def test_memory_is_reused_but_not_while_its_version_is_being_loaded(versions: Ve
 def test_weights_of_another_size_name_the_parameter_and_take_little_memory(
     numbers: int, piece: int, versions: Versions
 ) -> None:
-    _, inbox = versions.inbox()
+    inbox = versions.inbox()
     cut = chunks(1, layout(numbers), piece=piece)[:5]
     with allocates_at_most(10 << 20):
-        versions.send(1, dict(enumerate(cut)))
+        versions.send(cut)
         with pytest.raises(WeightMismatch, match=rf"weight: the learner has .*\[{numbers}\]"):
             wait_until(lambda: inbox.newest() is not None)
 
 
 def test_another_parameter_is_named(versions: Versions) -> None:
-    _, inbox = versions.inbox()
-    versions.send(1, dict(enumerate(chunks(1, layout(name="bias")))))
+    inbox = versions.inbox()
+    versions.send(chunks(1, layout(name="bias")))
     with pytest.raises(WeightMismatch, match="bias: the learner has it, the policy here does not"):
         wait_until(lambda: inbox.newest() is not None)
 
 
-def test_a_damaged_version_is_skipped_and_read_again(versions: Versions, caplog: pytest.LogCaptureFixture) -> None:
-    link, inbox = versions.inbox()
+def test_a_damaged_version_is_skipped_and_the_next_one_is_used(
+    versions: Versions, caplog: pytest.LogCaptureFixture
+) -> None:
+    inbox = versions.inbox()
     with caplog.at_level(logging.WARNING):
-        versions.store(1, range(4))
-        versions.store(1, [4], value=2.0)
+        versions.send([*chunks(1)[:4], chunks(1, value=2.0)[4]])
         wait_until(lambda: "checksum is wrong" in caplog.text)
     assert newest(inbox) == (0, 0.0)
-    versions.store(1, [4])
-    link.call(inbox.catch_up(), timeout_s=10)
-    assert newest(inbox) == (1, 1.0)
+    versions.send(chunks(1))
+    wait_until(lambda: newest(inbox) == (1, 1.0))
 
 
 def test_chunks_of_another_rollfleet_ask_for_one_version(versions: Versions, caplog: pytest.LogCaptureFixture) -> None:
-    versions.store(1)
-    versions.send(2, {0: b"RLF2" + chunks(2)[0][4:]})
-    assert newest(versions.inbox()[1]) == (1, 1.0)
+    inbox = versions.inbox()
+    versions.send([b"RLF2" + chunks(2)[0][4:], *chunks(1)])
+    wait_until(lambda: newest(inbox) == (1, 1.0))
     assert "install one version on both sides" in caplog.text
 
 
@@ -181,10 +255,10 @@ def test_chunks_of_another_rollfleet_ask_for_one_version(versions: Versions, cap
 def test_a_version_under_another_number_is_skipped(
     sent: int, versions: Versions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, inbox = versions.inbox()
+    inbox = versions.inbox()
     message = [memoryview(b"".join(chunk[PREFIX_BYTES:] for chunk in chunks(2)))]
     cut = cut_message(key_of(sent), message, message[0].nbytes, PREFIX_BYTES + PIECE_BYTES)
-    versions.send(1, {index: b"".join(pieces) for index, pieces in enumerate(cut)})
+    versions.send(b"".join(pieces) for pieces in cut)
     wait_until(lambda: "version 2 of 4000 bytes comes as" in caplog.text)
     assert newest(inbox) == (0, 0.0)
 
@@ -194,13 +268,3 @@ def test_a_version_under_another_number_is_skipped(
 def test_another_message_of_the_codec_is_no_version(meta: bytes, tensors: dict[Key, torch.Tensor]) -> None:
     with pytest.raises(MessageCorrupt, match="no version of the weights"):
         unpack_version(bytearray(b"".join(encode(meta, tensors).parts)))
-
-
-def test_weights_continue_whatever_their_flags_and_number_are() -> None:
-    def snapshot(value: float, flags: Flags = ()) -> Snapshot:
-        return replace(layout().snapshot({"policy": {"weight": torch.full((NUMBERS,), value)}}), flags=flags)
-
-    first = chunks(7, value=1.0)[0]
-    assert is_of(first, snapshot(1.0))
-    assert is_of(first, snapshot(1.0, (("", True),)))
-    assert not is_of(first, snapshot(2.0))

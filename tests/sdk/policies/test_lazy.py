@@ -126,7 +126,7 @@ def test_a_lazy_policy_of_a_job_is_initialised_in_the_learner_and_its_workers(
     server: Server, connect: Callable[..., Collector]
 ) -> None:
     spec = {"env": {"id": "CartPole-v1", "numEnvs": 2}, "collect": {"framesPerBatch": 32}}
-    job = server.provision(policy={"entrypoint": f"{__name__}:Lazy"}, **spec)
+    job = server.own(policy={"entrypoint": f"{__name__}:Lazy"}, **spec)
     server.start_worker(job, 0)
     policy = Lazy()
     with connect(policy) as collector:

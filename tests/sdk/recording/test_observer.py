@@ -12,10 +12,7 @@ from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet.errors import ConnectionFailed, JobEnded, JobInvalid
-from rollfleet.nats import polling, presence
-from rollfleet.nats.state import read_job
-from rollfleet.nats.streams import deprovision
-from rollfleet.nats.worker_transport import NatsWorkerTransport
+from rollfleet.nats.job_source import read_job
 from rollfleet.recording.observer import Observer
 from rollfleet.recording.recorder import MEMORY_BYTES
 from rollfleet.wire.fragment_message import unpack_fragment
@@ -53,7 +50,7 @@ def seen_by(seen: Observer, count: int) -> list[float]:
 
 
 def test_several_observers_receive_the_learners_batches(server: Server, connect: Connect, observe: Observe) -> None:
-    server.provision(**ASYNC)
+    server.own(**ASYNC)
     collector, observers = connect(), [observe(), observe()]
     link = server.link(Role.WORKER)
     for sequence in range(4):
@@ -69,7 +66,7 @@ def test_several_observers_receive_the_learners_batches(server: Server, connect:
 
 
 def test_a_batch_sent_twice_is_observed_once_and_a_gap_is_counted(server: Server, observe: Observe) -> None:
-    server.provision(**ASYNC)
+    server.own(**ASYNC)
     observer = observe()
     link = server.link(Role.WORKER)
     for sequence in (0, 1, 1, 0, 4):
@@ -79,7 +76,7 @@ def test_a_batch_sent_twice_is_observed_once_and_a_gap_is_counted(server: Server
 
 
 def test_an_observer_that_is_too_slow_counts_lost_batches(server: Server, connect: Connect, observe: Observe) -> None:
-    server.provision(**ASYNC)
+    server.own(**ASYNC)
     collector, observer = connect(), observe(memory_bytes=1)
     link = server.link(Role.WORKER)
     for sequence in range(6):
@@ -104,7 +101,7 @@ def _wait_until_all_have_come(observer: Observer) -> None:
 
 
 def test_an_observer_that_does_not_read_its_connection_delays_no_one(server: Server, connect: Connect) -> None:
-    server.provision(**ASYNC)
+    server.own(**ASYNC)
     host, transport = server.host_port.split(":")
     with socket.create_connection((host, int(transport))) as deaf:
         user, password = server.url(Role.LEARNER).removeprefix("nats://").split("@")[0].split(":")
@@ -113,7 +110,7 @@ def test_an_observer_that_does_not_read_its_connection_delays_no_one(server: Ser
         answer = b""
         while b"PONG" not in answer:
             answer += deaf.recv(4096)
-        collector, worker = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
+        collector, worker = connect(), server.worker_transport(0)
         for number in range(30):  # twice what NATS buffers for a slow reader
             sending = worker.send(fragment(float(number), envs=2, steps=8, size=70_000), META)
         assert values(collector, 30) == [float(number) for number in range(30)]
@@ -124,7 +121,7 @@ def test_an_observer_that_does_not_read_its_connection_delays_no_one(server: Ser
 def test_nats_can_be_killed_and_restarted(server: Server, connect: Connect, observe: Observe) -> None:
     server.own(**ASYNC)
     collector, observer = connect(), observe()
-    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    transport = server.worker_transport(0)
     transport.send(fragment(0.0), META)
     assert values(collector, 1) == seen_by(observer, 1) == [0.0]
     server.kill()
@@ -135,31 +132,27 @@ def test_nats_can_be_killed_and_restarted(server: Server, connect: Connect, obse
 
 
 def test_an_observer_ends_after_the_last_batch_of_a_complete_job(server: Server, observe: Observe) -> None:
-    server.provision(**ASYNC)
+    server.own(**ASYNC)
     observer = observe()
     link, learner = server.link(Role.WORKER), server.link(Role.LEARNER)
     for sequence in range(3):
         publish(link, float(sequence), of(0, sequence))
     complete = Control(session=1, phase=LearnerPhase.COMPLETE, round=0, version=0)
-    learner.call(learner.store(learner.subjects.control, pack(complete)))
+    learner.call(learner.publish(learner.subjects.control, pack(complete)))
     assert seen_by(observer, 10) == [0.0, 1.0, 2.0]
     with pytest.raises(JobEnded, match="default/test is complete"):
         observer.receive(0.0)
-    assert seen_by(observe(), 10) == []  # an observer that connects too late
 
 
-def test_an_observer_of_a_deleted_job_ends(server: Server, observe: Observe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polling, "POLL_EVERY_S", 0.1)
-    monkeypatch.setattr(presence, "DELETED_AFTER_S", 0.3)
-    server.provision(**ASYNC)
+def test_an_observer_of_a_deleted_job_ends(server: Server, observe: Observe) -> None:
+    server.own(**ASYNC)
     observer = observe()
-    admin = server.link()
-    admin.call(deprovision(admin))
+    server.delete()
     assert seen_by(observer, 10) == []
 
 
 def test_a_workers_credentials_are_refused(server: Server) -> None:
-    server.provision(**ASYNC)
+    server.own(**ASYNC)
     with pytest.raises(ConnectionFailed, match="may not read the batches of default/test: use its learner's"):
         rollfleet.record(server.subjects.key, address=server.url(Role.WORKER), timeout_s=10)
 

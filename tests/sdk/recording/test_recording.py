@@ -27,8 +27,8 @@ from rollfleet.wire.chunks import Assembled, Identity
 from rollfleet.wire.codec import Key
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.job import Compression
-from rollfleet_api.messages import BatchMeta
 from rollfleet_api.permissions import Role
+from rollfleet_api.transfers import BatchMeta
 from rollfleet_api.validation import parse_job
 
 StartRecorder = Callable[..., Recorder]
@@ -53,7 +53,7 @@ def record(server: Server) -> Iterator[StartRecorder]:
 def test_a_recording_equals_the_learners_batches(
     spec: dict[str, Any], tmp_path: Path, server: Server, connect: Connect, record: StartRecorder
 ) -> None:
-    job = server.provision(**spec | ({"weights": {"maxLag": 1000}} if spec["mode"] == "Async" else {}))
+    job = server.own(**spec | ({"weights": {"maxLag": 1000}} if spec["mode"] == "Async" else {}))
     recorder = record(tmp_path / "recording", segment_bytes=20_000)
     workers = [server.start_worker(job, index) for index in range(2)]
     with connect(actor_critic()) as collector:
@@ -81,7 +81,7 @@ def test_a_recording_equals_the_learners_batches(
 
 
 def test_a_restarted_recorder_goes_on(tmp_path: Path, server: Server, connect: Connect, record: StartRecorder) -> None:
-    job = server.provision(**ASYNC | {"workers": 1, "delivery": {"maxBatchesAhead": 1}, "policy": {"random": {}}})
+    job = server.own(**ASYNC | {"workers": 1, "delivery": {"maxBatchesAhead": 1}, "policy": {"random": {}}})
     first = record(tmp_path)
     worker = server.start_worker(job, 0)
     collector = connect()
@@ -100,7 +100,7 @@ def test_a_restarted_recorder_goes_on(tmp_path: Path, server: Server, connect: C
 
 
 def test_a_folder_has_one_recorder_and_one_job(tmp_path: Path, server: Server, record: StartRecorder) -> None:
-    server.provision(**ASYNC)
+    server.own(**ASYNC)
     recorder = record(tmp_path / "a")
     with pytest.raises(JobInvalid, match=r"another recorder writes into .*a; name another folder"):
         record(tmp_path / "a")
@@ -111,7 +111,7 @@ def test_a_folder_has_one_recorder_and_one_job(tmp_path: Path, server: Server, r
 
 
 def test_corrupt_batches_are_counted_and_others_recorded(tmp_path: Path, server: Server, record: StartRecorder) -> None:
-    server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 8}})
+    server.own(**ASYNC | {"delivery": {"maxBatchesAhead": 8}})
     recorder, link = record(tmp_path), server.link(Role.WORKER)
     good = next(split(pack_fragment(fragment(), META), of(0, 0), max_chunk_bytes=1 << 16))
     flipped = bytearray(good)

@@ -41,7 +41,7 @@ def alone() -> list[str]:
 def test_learner_ends_at_sigterm_by_its_own_handler_or_at_once(
     argument: str, code: int, alone: list[str], server: Server, tmp_path: Path
 ) -> None:
-    job = server.provision(mode="Async", workers=1, env={"id": "CartPole-v1"}, collect={"framesPerBatch": 32})
+    job = server.own(mode="Async", workers=1, env={"id": "CartPole-v1"}, collect={"framesPerBatch": 32})
     script = tmp_path / "learner.py"
     script.write_text(LEARNER)
     environ = os.environ | {"ROLLFLEET_NATS_URL": server.url(Role.LEARNER), "ROLLFLEET_JOB": job.key}

@@ -24,7 +24,7 @@ def test_a_jobs_batches_have_torchrls_shape_until_the_job_ends(
     server: Server, envs: int, joined: str, shape: tuple[int, ...]
 ) -> None:
     make = "pendulum" if envs == 1 else "two_pendulums"
-    job = server.provision(
+    job = server.own(
         mode="Sync",
         workers=2,
         env={"entrypoint": f"{programs.__name__}:{make}", "numEnvs": envs},
@@ -54,7 +54,7 @@ def test_a_jobs_batches_have_torchrls_shape_until_the_job_ends(
 
 
 def of_seven_frames(server: Server) -> CollectorJob:
-    return server.provision(
+    return server.own(
         mode="Sync",
         workers=1,
         env={"entrypoint": f"{programs.__name__}:pendulum"},

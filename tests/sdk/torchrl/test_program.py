@@ -77,7 +77,7 @@ def test_workers_run_the_top_level_of_a_program_that_imports_an_older_name(tmp_p
 
 @pytest.mark.slow
 def test_a_program_collects_from_a_running_job(server: Server, tmp_path: Path) -> None:
-    job = server.provision(
+    job = server.own(
         mode="Sync",
         env={"entrypoint": f"{programs.__name__}:pendulum"},
         policy={"entrypoint": f"{programs.__name__}:make_policy"},

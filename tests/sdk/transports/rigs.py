@@ -86,7 +86,7 @@ class NatsRig:
 def make_rig(kind: str, server: Server | None, workers: int, spec: dict[str, Any]) -> Rig:
     """Make a rig of a kind (`inline`, `processes` or `nats`) with this many workers, in which one more may join."""
     if server:
-        return NatsRig(server, server.provision(**small_spec(workers=workers + 1, **spec)), workers)
+        return NatsRig(server, server.own(**small_spec(workers=workers + 1, **spec)), workers)
     if kind == "inline":
         return InlineRig(small_job(**spec))
     return ProcessesRig(small_job(workers=workers + 1, **spec), workers)

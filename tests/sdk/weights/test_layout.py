@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rollfleet.errors import WeightMismatch
 from rollfleet.weights.layout import ALIGNMENT_BYTES, POLICY, State, WeightLayout, state_of
 from rollfleet_api.job import Precision
-from rollfleet_api.messages import Parameter
+from rollfleet_api.transfers import Parameter
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 OTHERS = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.complex64, torch.complex128]

@@ -20,7 +20,8 @@ from rollfleet.wire.codec import encode
 from rollfleet.wire.fragment_message import pack_fragment, unpack_fragment
 from rollfleet.wire.frame_stacks import Folded, fold, unfold
 from rollfleet_api.job import EnvSpec
-from rollfleet_api.messages import BatchMeta, pack
+from rollfleet_api.messages import pack
+from rollfleet_api.transfers import BatchMeta
 
 META = BatchMeta(session=1, round=1, version=1, frames=6)
 

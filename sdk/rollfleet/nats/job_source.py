@@ -1,0 +1,131 @@
+"""The job of a process: its owner keeps it, mounts it into pods, and sends it to all on each edit and when one asks."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from nats.aio.msg import Msg
+from pydantic import ValidationError
+
+from rollfleet.errors import JobEnded, JobInvalid, JobNotFound
+from rollfleet.nats.link import Link, unpack_or_skip
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.publication import DELETED, published_bytes
+from rollfleet_api.subjects import Ask
+
+ASK_AGAIN_S = 0.5
+
+
+async def read_job(link: Link, *, timeout_s: float, workers: int = 1) -> CollectorJob:
+    """Return the job: as it is mounted into this pod, or else as its owner sends it.
+
+    Args:
+        link: A connection to the job's NATS.
+        timeout_s: How long to wait for the owner.
+        workers: The least number of workers that it must have: a mounted job may be older than an edit.
+
+    Raises:
+        JobNotFound: There is no file, and no owner answered within `timeout_s`.
+        JobInvalid: The mounted file is not a job of this version of Rollfleet.
+    """
+    known = _mounted(link)
+    if known and known.spec.workers >= workers:
+        return known
+    arrived = asyncio.Event()
+
+    def hear(job: CollectorJob) -> None:
+        nonlocal known
+        known = job
+        if job.spec.workers >= workers:
+            arrived.set()
+
+    subscription = await link.listen(link.subjects.spec, CollectorJob, hear)
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not arrived.is_set():
+                    await link.ask(Ask.JOB)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(ASK_AGAIN_S):
+                            await arrived.wait()
+    finally:
+        await subscription.unsubscribe()
+    if known is None:
+        raise JobNotFound(
+            f"nobody on this NATS server has the job {link.subjects.key}, after {timeout_s:g} s; apply it, or start it "
+            "with `rollfleet run`, or `rollfleet submit`"
+        )
+    return known
+
+
+class FollowedJob:
+    """Follows the edits of a job, as its owner sends them.
+
+    Args:
+        link: The connection.
+        job: The job as this process knows it; None: it takes the first one.
+        on_edit: Called on the link's thread with each edited job, and with the first.
+        on_end: Called there once the owner has another job of this name, or has deleted it.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        job: CollectorJob | None,
+        on_edit: Callable[[CollectorJob], object],
+        on_end: Callable[[JobEnded], object],
+    ) -> None:
+        self._link, self._on_edit, self._on_end = link, on_edit, on_end
+        self.job = job
+
+    async def subscribe(self) -> None:
+        """Follow edits from now on."""
+        await self._link.client.subscribe(self._link.subjects.spec, cb=self._hear)
+        self._link.on_deleted(self._end)
+
+    def _end(self) -> None:
+        self._on_end(JobEnded(f"the job {self._link.subjects.key} was deleted"))
+
+    async def _hear(self, message: Msg) -> None:
+        if message.data == DELETED:
+            self._end()
+            return
+        if (job := unpack_or_skip(CollectorJob, message.data, message.subject)) is None:
+            return
+        known, self.job = self.job, job
+        if known and known.metadata.uid and job.metadata.uid != known.metadata.uid:
+            self._on_end(JobEnded(f"the job {job.key} was deleted, and another one has its name"))
+        elif known is None or known.spec != job.spec:
+            self._on_edit(job)
+
+
+class JobOwner:
+    """Sends a job to its processes: now, and whenever one asks. A process that starts workers is its job's owner."""
+
+    def __init__(self, link: Link, job: CollectorJob) -> None:
+        self._link, self._data = link, published_bytes(job, counts=True)
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        await self._link.on_ask(Ask.JOB, lambda: self._link.begin(self._send()))
+        self._link.on_reconnect(self._send)
+        await self._send()
+
+    async def delete(self) -> None:
+        """Tell the job's processes that it is over."""
+        self._data = DELETED
+        await self._send()
+
+    async def _send(self) -> None:
+        await self._link.publish(self._link.subjects.spec, self._data)
+
+
+def _mounted(link: Link) -> CollectorJob | None:
+    file = link.address.spec
+    if file is None:
+        return None
+    try:
+        job = CollectorJob.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        raise JobInvalid(f"{file}: not a job of this version of Rollfleet: {error}") from error
+    return job if job.key == link.subjects.key else None  # a pod's program may connect to another job

@@ -1,0 +1,55 @@
+"""Numbers the incarnations of workers: the learner gives each new process of a worker the next number.
+
+It does no I/O. A worker keeps its number when its learner is replaced, and names it in its heartbeats.
+"""
+
+from rollfleet_api.messages import WorkerStatus
+from rollfleet_api.transfers import Receipt
+
+MOST = 2**16 - 1
+
+
+class Numbering:
+    """The process that each worker is now: of two, the one with the greater number.
+
+    Example:
+        >>> numbering = Numbering()
+        >>> numbering.hear(WorkerStatus(worker=3, incarnation=0, process=7)).incarnation
+        0
+        >>> numbering.hear(WorkerStatus(worker=3, incarnation=0, process=9)).incarnation
+        1
+    """
+
+    def __init__(self) -> None:
+        self._processes: dict[int, tuple[int, int]] = {}  # incarnation and process, by worker
+        self._first = 0  # the number of a worker that was not heard of before
+
+    def process_of(self, worker: int) -> int:
+        """Return the random number of a worker's process; 0: it has none yet."""
+        return self._processes.get(worker, (0, 0))[1]
+
+    def is_current(self, status: WorkerStatus) -> bool:
+        """Whether a heartbeat is not of a process that was replaced."""
+        known = self._processes.get(status.worker)
+        return known is None or known[1] == status.process
+
+    def hear(self, status: WorkerStatus) -> Receipt | None:
+        """Follow a heartbeat. Returns the answer to its worker, if it lacks a number, or has been replaced."""
+        known, own = self._processes.get(status.worker), (status.incarnation, status.process)
+        if status.follows is None and (known is None or known[1] != status.process):
+            known = self._processes[status.worker] = (self._next(known), status.process)
+        elif status.follows is not None and (known is None or known < own):
+            known = self._processes[status.worker] = own
+        assert known is not None
+        if status.follows is not None and known == own:
+            return None
+        return Receipt(process=known[1], incarnation=known[0])
+
+    def learn(self, status: WorkerStatus) -> None:
+        """Follow a heartbeat while this learner joins: it numbers no one before it has heard all."""
+        if status.follows is not None:
+            self.hear(status)
+            self._first = max(self._first, min(status.incarnation + 1, MOST))
+
+    def _next(self, known: tuple[int, int] | None) -> int:
+        return min(known[0] + 1, MOST) if known else self._first
