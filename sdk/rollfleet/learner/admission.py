@@ -107,7 +107,7 @@ class Admission:
 
     def hear(self, status: WorkerStatus) -> None:
         """Note how many batches a worker has sent, so that a killed worker's lost ones can be counted."""
-        self._duplicates.expect(status.worker, status.incarnation, status.batches - 1)  # the last one may be under way
+        self._duplicates.expect(status.worker, status.incarnation, status.batches, process=status.process)
 
     @property
     def dropped(self) -> int:

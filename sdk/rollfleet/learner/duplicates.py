@@ -30,24 +30,34 @@ class DuplicateFilter:
 
         `process` is a random number: two processes may have had the same incarnation.
         """
-        incarnations = self._incarnations.setdefault(worker, {})
-        if known := incarnations.get((incarnation, process)):
-            return known.add(sequence)
-        if len(incarnations) >= INCARNATIONS:
-            oldest = next(iter(incarnations))
-            if oldest[0] > incarnation:
-                return False
-            self._missed_before += incarnations.pop(oldest).missed
-        for earlier in incarnations.values():
-            earlier.ended = True  # its successor's batches come, behind its own
-        incarnations[incarnation, process] = _Incarnation(sequence)
-        return True
+        if (known := self._known(worker, incarnation, process, first=sequence)) is None:
+            return False
+        if known.is_empty:
+            for earlier in [*self._incarnations[worker].values()]:
+                earlier.ended = earlier is not known  # its successor's batches come, behind its own
+        return known.add(sequence)
 
-    def expect(self, worker: int, incarnation: int, stored: int) -> None:
-        """Note that an incarnation has stored this many: those that never come count once its successor's do."""
-        for (known, _), each in [*self._incarnations.get(worker, {}).items()]:
-            if known == incarnation and not each.ended:  # else it speaks of a later process with the same incarnation
-                each.expected = max(each.expected, stored)
+    def expect(self, worker: int, incarnation: int, sent: int, *, process: int = 0) -> None:
+        """Note that an incarnation has sent this many: those that never come count once its successor's do.
+
+        Of one that had sent some before it was heard of, an earlier learner may have received them.
+        """
+        if (incarnation, process) in self._incarnations.get(worker, {}) or not sent:
+            known = self._known(worker, incarnation, process, first=0)
+            if known and not known.ended:
+                known.expected = max(known.expected, sent)
+
+    def _known(self, worker: int, incarnation: int, process: int, *, first: int) -> "_Incarnation | None":
+        """Return an incarnation, new ones in place of the oldest; None: it is older than those that are known."""
+        incarnations, key = self._incarnations.setdefault(worker, {}), (incarnation, process)
+        if key not in incarnations:
+            if len(incarnations) >= INCARNATIONS:
+                oldest = next(iter(incarnations))
+                if oldest[0] > incarnation:
+                    return None
+                self._missed_before += incarnations.pop(oldest).missed
+            incarnations[key] = _Incarnation(first)
+        return incarnations[key]
 
 
 class _Incarnation:
@@ -56,17 +66,22 @@ class _Incarnation:
     Numbers before the first one are not a gap: an earlier learner may have received them. It takes half a kilobyte.
 
     Attributes:
-        expected: Number of its batches that NATS has confirmed, by its heartbeats.
+        expected: Number of the batches that it has sent, by its heartbeats.
         ended: Whether its successor's batches come.
     """
 
     __slots__ = ("_count", "_first", "_newest", "_seen", "ended", "expected")
 
-    def __init__(self, sequence: int) -> None:
+    def __init__(self, first: int) -> None:
         self.expected, self.ended = 0, False
-        self._first = self._newest = sequence
-        self._seen = 1  # bit i: the number `newest - i` has come
-        self._count = 1
+        self._first, self._newest = first, first - 1
+        self._seen = 0  # bit i: the number `newest - i` has come
+        self._count = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether none has come."""
+        return not self._count
 
     @property
     def missed(self) -> int:

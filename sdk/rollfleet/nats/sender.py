@@ -35,8 +35,8 @@ JOINING_S = 0.05  # workers that ask for the same version within this time get o
 CONNECTED_S = 0.05  # between two looks whether the connection is back
 FEW = 2  # so many get copies of their own
 SERVER_CHUNKS = 4  # sent before the server must have processed those before
-SLOW_S = 0.25  # that the others wait for the slower half of the workers, in each window
-LOST_S = 3.0  # without a sign of any worker: a broadcast goes on
+SLOW_S = 0.25  # that the faster half of the workers waits for one of the others
+LOST_S = 3.0  # that the slower half waits for one of the faster ones
 
 Runs: TypeAlias = tuple[tuple[int, int], ...]
 FIRST: Final[Runs] = ((0, WINDOW_CHUNKS),)
@@ -66,7 +66,7 @@ class LearnerSender:
     Args:
         link: The learner's connection.
         uid: The job's `metadata.uid`.
-        members: Returns the number of workers that take part.
+        present: Returns the number of workers that have reported, and take part.
         status: Returns the learner's counters; None: unknown.
 
     Attributes:
@@ -74,9 +74,9 @@ class LearnerSender:
     """
 
     def __init__(
-        self, link: Link, uid: str, *, members: Callable[[], int], status: Callable[[], LearnerStatus | None]
+        self, link: Link, uid: str, *, present: Callable[[], int], status: Callable[[], LearnerStatus | None]
     ) -> None:
-        self._link, self._uid, self._members, self._status = link, uid, members, status
+        self._link, self._uid, self._present, self._status = link, uid, present, status
         self._lock = threading.Lock()
         self._versions: dict[str, _Version] = {}  # the newest, by receiver, in their order
         self._number = 0  # of the newest control message
@@ -181,11 +181,11 @@ class LearnerSender:
     async def _send_version(self, receiver: str, version: _Version, runs: Runs = ()) -> None:
         """Send these runs of chunks, or all."""
         chunks, subject = version.cut(self._link.client.max_payload), self._link.subjects.weights_of(receiver)
-        processed = deque[asyncio.Task[None]]()
+        processed, followers = deque[asyncio.Task[None]](), self._present()
         for start, end in runs or ((0, len(chunks)),):
             for index in range(start, min(end, len(chunks))):
                 if receiver == ALL and index >= WINDOW_CHUNKS:
-                    await self._has_room(version, index)
+                    followers = await self._wait_for(followers, (version.number, index - WINDOW_CHUNKS))
                 await self._link.publish(subject, Pieces(*chunks[index]))
                 if index % SERVER_CHUNKS == SERVER_CHUNKS - 1:
                     processed.append(asyncio.ensure_future(self._processed()))
@@ -199,21 +199,16 @@ class LearnerSender:
         with suppress(NatsError, TimeoutError, OSError):  # of a cut: who lacks chunks asks
             await self._link.client.flush()
 
-    async def _has_room(self, version: _Version, index: int) -> None:
-        """Wait until all workers but a few slow ones have come within a window of this chunk."""
-        needed, limit_s = (version.number, index - WINDOW_CHUNKS), LOST_S
-        while members := self._members():
-            ready = sum(came >= needed for came in self._came.values())
-            if ready >= members:
-                return
-            if 2 * ready >= members:
-                limit_s = SLOW_S
+    async def _wait_for(self, followers: int, needed: tuple[int, int]) -> int:
+        """Wait until so many workers have so many chunks of a version. Returns how many are not too slow for that."""
+        while (ready := sum(came >= needed for came in self._came.values())) < followers:
             self._progressed.clear()
             try:
-                async with asyncio.timeout(limit_s):
+                async with asyncio.timeout(SLOW_S if 2 * ready >= followers else LOST_S):
                     await self._progressed.wait()
             except TimeoutError:
-                return
+                return ready
+        return followers
 
     async def _on_want(self, message: Msg) -> None:
         receiver = message.subject.rpartition(".")[2]

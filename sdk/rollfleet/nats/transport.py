@@ -79,7 +79,7 @@ class NatsTransport:
         self._sender = LearnerSender(
             link,
             job.metadata.uid or "",
-            members=lambda: len(self._heartbeats.roster.members()),
+            present=lambda: len(self.members() & self.workers().keys()),
             status=lambda: self._heartbeats.status() if self._heartbeats.status else None,
         )
         try:

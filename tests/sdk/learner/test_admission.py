@@ -204,8 +204,20 @@ def test_no_order_of_arrivals_admits_a_batch_twice(coming: list[tuple[int, int, 
 
 def test_heartbeats_of_a_successor_with_the_same_incarnation_say_nothing_of_its_predecessor() -> None:
     seen = DuplicateFilter()
-    for process, batches in ((11, 5), (22, 100)):  # a power loss of NATS took the lease
+    for process, batches in ((11, 5), (22, 100)):  # given by two learners
         for sequence in range(batches):
             assert seen.add(0, 3, sequence, process=process)
-            seen.expect(0, 3, sequence)
+            seen.expect(0, 3, sequence + 1, process=process)
     assert seen.missed == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "missed"), [(0, 3), (2, 0)], ids=["from its start", "later: another learner had some"]
+)
+def test_what_a_process_kept_when_it_was_killed_counts_once_its_successor_sends(first: int, missed: int) -> None:
+    seen = DuplicateFilter()
+    for sent in range(first, 4):
+        seen.expect(0, 0, sent, process=1)
+    assert seen.missed == 0
+    assert seen.add(0, 1, 0, process=2)
+    assert seen.missed == missed
