@@ -191,11 +191,25 @@ def test_batches_stay_whole_when_their_worker_may_be_further_ahead(server: Serve
     assert collector.stats().corrupt == 0
 
 
-def test_chunks_fit_the_servers_max_payload(server: Server, connect: Connect) -> None:
+def restart(server: Server, *, max_payload: int) -> None:
     server.kill()
     config = server.folder / "nats.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_payload": 4096}))
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_payload": max_payload}))
     server.start_again()
+
+
+def test_a_kept_batch_fits_a_server_that_comes_back_with_a_smaller_limit(server: Server, connect: Connect) -> None:
+    server.own(**RANDOM)
+    transport = server.worker_transport(0)
+    transport.send(fragment(5.0, size=LARGE), META)
+    restart(server, max_payload=1 << 16)
+    collector = connect()
+    assert values(collector, 1) == [5.0]
+    assert collector.stats().corrupt == 0
+
+
+def test_chunks_fit_the_servers_max_payload(server: Server, connect: Connect) -> None:
+    restart(server, max_payload=4096)
     server.start_workers(**SYNC | {"collect": {"framesPerBatch": 1024}})
     with connect(actor_critic()) as collector:
         assert [batch.shape for batch in islice(collector, 3)] == [(8, 128)] * 3
