@@ -286,7 +286,7 @@ class Gatherer:
         found = members & (corrupt - self._corrupt).keys()
         if found and found == members and not came:
             self._corrupt = corrupt
-            raise MessageCorrupt("no worker's batch for this round could be read; the log has the reason for each")
+            raise MessageCorrupt("no batch of any worker could be read; the log has the reason")
         return found
 
     def _idle(self, workers: Set[int]) -> frozenset[int]:
@@ -317,9 +317,11 @@ class Gatherer:
 
     def _gather_one(self) -> list[Arrival]:
         self.director.direct()
+        self._corrupt = Counter(self._transport.corrupt())
         while (arrival := self._next()) is None:
             if self.is_over():
                 return []
+            self._unreadable()
         return [arrival]
 
     def _next(self) -> Arrival | None:

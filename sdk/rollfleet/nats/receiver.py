@@ -225,7 +225,8 @@ class BatchReceiver:
 
     def _count_corrupt(self, error: Exception, worker: int) -> None:
         self.corrupt[worker] += 1
-        log.warning("dropped a message of a worker: %s", error)
+        if (count := self.corrupt[worker]).bit_count() == 1:  # the first, the second, the fourth, ...
+            log.warning("dropped a message of worker %d (%d so far): %s", worker, count, error)
 
 
 def _worker(subject: str) -> int:

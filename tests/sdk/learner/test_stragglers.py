@@ -177,7 +177,7 @@ def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
     join_all(workers)
 
 
-def of_marks(collect: Collect, monkeypatch: pytest.MonkeyPatch, *spoiled: float) -> Collector:
+def of_marks(collect: Collect, monkeypatch: pytest.MonkeyPatch, *spoiled: float, mode: str = "sync") -> Collector:
     """Make a collector of two workers, whose observations have the marks 0 and 1. Some send what contradicts itself."""
 
     def pack(fragment: Fragment, *args: Any, **options: Any) -> Any:
@@ -187,7 +187,9 @@ def of_marks(collect: Collect, monkeypatch: pytest.MonkeyPatch, *spoiled: float)
 
     for module in ("processes.worker_transport", "nats.worker_transport"):
         monkeypatch.setattr(f"rollfleet.{module}.pack_fragment", pack)
-    return collect(Countdown, always_0, env_kwargs=[{"mark": 0}, {"mark": 1}], workers=2, frames_per_batch=16)
+    return collect(
+        Countdown, always_0, env_kwargs=[{"mark": 0}, {"mark": 1}], workers=2, frames_per_batch=16, mode=mode
+    )
 
 
 def test_a_round_goes_on_without_a_batch_that_cannot_be_read(apart: Collect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +199,7 @@ def test_a_round_goes_on_without_a_batch_that_cannot_be_read(apart: Collect, mon
     assert collector.stats().corrupt == 2
 
 
-def test_a_round_of_which_no_batch_can_be_read_is_an_error(apart: Collect, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MessageCorrupt, match="no worker's batch for this round could be read"):
-        next(of_marks(apart, monkeypatch, 0.0, 1.0))
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_that_no_batch_can_be_read_is_an_error(mode: str, apart: Collect, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MessageCorrupt, match="no batch of any worker could be read"):
+        next(of_marks(apart, monkeypatch, 0.0, 1.0, mode=mode))
