@@ -139,8 +139,9 @@ class WorkerThread:
         *,
         evaluates: bool = False,
         workload: Workload | None = None,
+        link: Link | None = None,
     ) -> None:
-        link = server.link(Role.WORKER)
+        link = link or server.link(Role.WORKER)
         self.transport = NatsWorkerTransport(link, index, job, evaluates=evaluates)
         self.error: BaseException | None = None
         self._kind: type[Worker | EvaluationWorker] = EvaluationWorker if evaluates else Worker

@@ -7,7 +7,7 @@ memory. Small messages and WebSockets take nats-py's own way. `Msg.data` of a la
 Private names of nats-py (2.16), all in this file and in `link`:
 
 - `Client`: `_ps`, `_send_command`, `_pending`, `_pending_data_size`, `_connect_to_server`, `_transport`,
-  `_process_msg`, `_process_err`, `_process_op_err`, `_error_cb`, `_send_ping`, `_pings_outstanding`
+  `_process_msg`, `_process_err`, `_process_op_err`, `_error_cb`, `_pings_outstanding`
 - `nats.protocol.parser`: `Parser`'s `buf`, `needed`, `header_needed`, `state`, `msg_arg`, `nc`, and its constants
 - `nats.aio.transport.TcpTransport`: `_io_reader`, `_io_writer`, `connect`, `connect_tls`, `read`, `at_eof`
 - `asyncio.StreamReader` (Python): `_buffer`
@@ -64,7 +64,6 @@ class Client(NatsClient):
     def __init__(self) -> None:
         super().__init__()
         self._ps = _Parser(self)
-        self._unsent = 0  # bytes that waited for the link at the last ping
 
     async def _send_command(self, cmd: bytes | Pieces, priority: bool = False) -> None:
         if isinstance(cmd, Pieces):
@@ -91,16 +90,8 @@ class Client(NatsClient):
         await super()._connect_to_server(s)
 
     def _is_alive(self) -> None:
-        """Note that bytes came: on a slow link, the server's answer to a ping waits behind them."""
+        """Note that bytes came: on a slow link, a ping waits behind other data, and its answer, too."""
         self._pings_outstanding = 0
-
-    async def _send_ping(self, future: "asyncio.Future[bool] | None" = None) -> None:
-        """Send a ping. While a slow link takes earlier data, an answer cannot come: none counts as missing."""
-        writer = getattr(self._transport, "_io_writer", None)
-        before, self._unsent = self._unsent, writer.transport.get_write_buffer_size() if writer else 0
-        if 0 < self._unsent < before:
-            self._pings_outstanding = 0
-        await super()._send_ping(future)
 
 
 class _Receiver(asyncio.BufferedProtocol):
