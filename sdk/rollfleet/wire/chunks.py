@@ -81,7 +81,7 @@ class Identity:
     Attributes:
         worker: Index of the worker that sent it.
         sequence: Number of the batch in that incarnation, from 0.
-        process: Random number of the process. A NATS that lost the newest leases gives their incarnations again.
+        process: Random number of the process. Two learners may give the same incarnation.
     """
 
     worker: int
