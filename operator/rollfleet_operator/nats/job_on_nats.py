@@ -152,7 +152,7 @@ class JobOnNats:
         self._present = len(heard)
 
     async def _answer_next(self, client: Client, job: CollectorJob) -> None:
-        """Send the job to processes that ask for it before the next look: to few, whoever floods."""
+        """Answer the first processes that ask for the job before the next look. A flood of questions gets no more."""
         if self._asks and self._asks[0] is client:
             with suppress(NatsError):
                 await self._asks[1].unsubscribe()

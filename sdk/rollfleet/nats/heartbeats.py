@@ -35,7 +35,7 @@ HEARTBEAT_S = 1.0
 ANSWER_S = 0.02  # between two heartbeats for processes that ask, at least
 ENDED = (WorkerState.LEFT, WorkerState.COMPLETE, WorkerState.FAILED)
 LEARNER_S = 0.1  # for the learner that this one replaces to answer, at least
-QUIET_S, JOIN_S = 0.25, 2.0  # a learner that joins waits until no process has answered for so long; at most so long
+QUIET_S, JOIN_S = 0.25, 2.0  # a learner that joins waits until no process has answered for this long; at most
 
 
 class LearnerHeartbeats:

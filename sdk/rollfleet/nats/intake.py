@@ -28,7 +28,7 @@ from rollfleet_api.transfers import KeptBatch, Offer, Receipt
 WINDOW_BYTES = 16 << 20  # with `UNASKED_BYTES`, less than NATS holds for a learner before it cuts the connection
 MOST_UNASKED_BYTES = 2 * UNASKED_BYTES  # that the learner holds: restarted workers send twice
 STEP_BYTES = 4 << 20  # asked for at once, unless a batch ends: a request for each chunk would cost more than chunks
-ANSWER_S = 10.0  # for a request to reach its worker: only a cut loses one, after which all is offered anew
+ANSWER_S = 10.0  # for a request to reach its worker: only a cut loses one, and all is offered again after it
 STALLED_S = 3.0  # without a chunk: the worker, or the way to it, is slow or gone, and others get the window
 
 
@@ -171,7 +171,7 @@ class Intake:
         for sequence, batch in offered.items():
             known = sender.coming.get(sequence)
             if known and not known.complete and (known.nbytes, known.chunks) != (batch.nbytes, batch.chunks):
-                self._forget(sender, known)  # its worker has cut it anew, for another server
+                self._forget(sender, known)  # its worker has cut it again, for another server
                 known = None
             if sequence in sender.taken:
                 taken.append(sequence)

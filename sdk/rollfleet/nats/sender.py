@@ -33,7 +33,7 @@ REPEAT_S = 1.0
 ANSWER_S = 0.02  # between two control messages for workers that ask, at least
 JOINING_S = 0.05  # workers that ask for the same version within this time get one broadcast
 CONNECTED_S = 0.05  # between two looks whether the connection is back
-FEW = 2  # so many get copies of their own
+FEW = 2  # receivers that get copies of their own, instead of a broadcast
 SERVER_CHUNKS = 4  # sent before the server must have processed those before
 SLOW_S = 0.25  # that the faster half of the workers waits for one of the others
 LOST_S = 3.0  # that the slower half waits for one of the faster ones
@@ -200,7 +200,7 @@ class LearnerSender:
             await self._link.client.flush()
 
     async def _wait_for(self, followers: int, needed: tuple[int, int]) -> int:
-        """Wait until so many workers have so many chunks of a version. Returns how many are not too slow for that."""
+        """Wait until this many workers have these chunks of a version. Returns the number of those that are fast enough."""
         while (ready := sum(came >= needed for came in self._came.values())) < followers:
             self._progressed.clear()
             try:

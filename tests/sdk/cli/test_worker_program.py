@@ -40,7 +40,7 @@ def replace_worker(server: Server, status: WorkerStatus) -> None:
     ("workers", "environ", "code", "reason"),
     [
         (3, {}, EXIT_PERMANENT, "worker 3: job default/test has workers 0 to 2"),
-        (0, {}, EXIT_GONE, "nobody on this NATS server has the job default/test, after 0.5 s"),
+        (0, {}, EXIT_GONE, "no owner of the job default/test answered on this NATS server within 0.5 s"),
         (0, {URL: "nats://127.0.0.1:1"}, EXIT_GONE, "127.0.0.1:1 did not accept us within 0.5 s"),
     ],
     ids=["too few workers", "no job", "no NATS"],
