@@ -52,8 +52,8 @@ async def read_job(link: Link, *, timeout_s: float, workers: int = 1) -> Collect
         await subscription.unsubscribe()
     if known is None:
         raise JobNotFound(
-            f"no owner of the job {link.subjects.key} answered on this NATS server within {timeout_s:g} s; apply the job, "
-            "or start it with `rollfleet run` or `rollfleet submit --nats`"
+            f"no owner of the job {link.subjects.key} answered on this NATS server within {timeout_s:g} s; apply "
+            "the job, or start it with `rollfleet run` or `rollfleet submit --nats`"
         )
     return known
 

@@ -200,7 +200,7 @@ class LearnerSender:
             await self._link.client.flush()
 
     async def _wait_for(self, followers: int, needed: tuple[int, int]) -> int:
-        """Wait until this many workers have these chunks of a version. Returns the number of those that are fast enough."""
+        """Wait until this many workers have these chunks of a version. Returns how many are fast enough."""
         while (ready := sum(came >= needed for came in self._came.values())) < followers:
             self._progressed.clear()
             try:
