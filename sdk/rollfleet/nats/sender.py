@@ -7,6 +7,7 @@ asks for; it is sent again once a second.
 
 import asyncio
 import logging
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -38,6 +39,7 @@ SERVER_CHUNKS = 4  # sent before the server must have processed those before
 SLOW_S = 0.25  # that the faster half of the workers waits for one of the others
 LOST_S = 3.0  # that the slower half waits for one of the faster ones
 
+RECEIVER: Final = re.compile(r"(evaluation-)?[0-9]{1,5}")  # any worker may invent others
 Runs: TypeAlias = tuple[tuple[int, int], ...]
 FIRST: Final[Runs] = ((0, WINDOW_CHUNKS),)
 NONE: Final[Runs] = ((0, 0),)
@@ -214,7 +216,7 @@ class LearnerSender:
         receiver = message.subject.rpartition(".")[2]
         want = unpack_or_skip(Want, message.data, message.subject)
         kept = [self._versions[of] for of in (receiver, ALL) if of in self._versions]
-        if want is None or not kept:
+        if want is None or not kept or not RECEIVER.fullmatch(receiver):
             return
         self._came[receiver] = (want.version, want.chunks)
         self._progressed.set()

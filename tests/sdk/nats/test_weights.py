@@ -22,9 +22,10 @@ from rollfleet.nats.weights import CREDIT_CHUNKS, WINDOW_CHUNKS, NatsWeightsInbo
 from rollfleet.weights.layout import WeightLayout
 from rollfleet.wire.chunks import PREFIX_BYTES, cut_message
 from rollfleet.wire.codec import Key, encode
-from rollfleet_api.messages import Control, LearnerPhase
+from rollfleet_api.messages import Control, LearnerPhase, pack
 from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import ALL, Ask
+from rollfleet_api.transfers import Want
 from rollfleet_api.versions import session_of, version_of
 
 NUMBERS, CHUNKS, PIECE_BYTES = 1000, 5, 900
@@ -180,6 +181,15 @@ def test_a_large_version_waits_for_most_workers_and_one_that_is_stuck_asks_for_t
     wait_until(lambda: newest(stuck)[0] == 1, 60)
     assert link.client.stats["reconnects"] == 0
     versions._running.cancel()
+
+
+def test_receivers_that_no_job_has_take_no_memory(versions: Versions, server: Server) -> None:
+    versions.learn(1)
+    link = server.link(Role.WORKER)
+    for name in ("x", "123456", "evaluation-", "7"):
+        link.call(link.publish(link.subjects.wants(name), pack(Want(version=1, chunks=2))))
+    wait_until(lambda: versions.sender._came)
+    assert versions.sender._came == {"7": (1, 2)}
 
 
 def test_chunks_of_a_replaced_learner_displace_no_version(versions: Versions) -> None:
