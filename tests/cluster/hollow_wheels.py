@@ -25,7 +25,9 @@ def main(folder: Path) -> None:
     needed = needed_by(distribution("torch"))
     for each in distributions():
         if each.name.startswith(("nvidia-", "triton")) and size_bytes(each) > SMALL_BYTES:
-            write_wheel(folder, each, [path for path in installed(each) if path.name in needed])
+            # Without any file: torch takes a folder `triton` for the package.
+            libraries = [] if each.name == "triton" else installed(each)
+            write_wheel(folder, each, [path for path in libraries if path.name in needed])
 
 
 def needed_by(each: Distribution) -> set[str]:
