@@ -69,7 +69,7 @@ def _degraded(snapshot: Snapshot) -> Condition:
 
 def _workers_left(snapshot: Snapshot) -> Problem | None:
     run = current_run(snapshot.job, snapshot.observed, Role.WORKER)
-    if run is None or not run.complete or is_completed(snapshot.heartbeats):
+    if run is None or not run.complete or is_completed(snapshot.job, snapshot.observed, snapshot.heartbeats):
         return None
     return Problem("WorkersLeft", "all workers exited with code 0, but the learner has not completed the job")
 

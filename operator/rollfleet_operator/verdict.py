@@ -91,18 +91,24 @@ def _completion(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -
     if total and frames >= total:
         return Verdict(Stage.COMPLETE, "TotalFrames", f"the learner has taken all {total} frames")
     after = f"after {frames} of {total} frames" if total else f"after {frames} frames"
-    if is_completed(heartbeats):
+    if is_completed(job, observed, heartbeats):
         return Verdict(Stage.COMPLETE, "LearnerDone", f"the learner has completed the job {after}")
     return Verdict(Stage.COMPLETE, "LearnerExited", f"the learner exited with code 0 {after}") if done else None
 
 
-def is_completed(heartbeats: Heartbeats) -> bool:
-    """Whether the learner has completed the job, as it or a worker says. A pod's exit code 0 alone is no proof."""
+def is_completed(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> bool:
+    """Whether the learner has completed the job, as it or a worker says.
+
+    A pod's exit code 0 alone is no proof: only if no one was heard, because the operator was away, and a learner was.
+    """
     learner, follows = heartbeats.learner, [worker.follows for worker in heartbeats.workers.values()]
     said = [(each.session, each.complete) for each in follows if each]
     if learner:
         said.append((learner.session, learner.phase is LearnerPhase.COMPLETE))
-    return max(said, default=(0, False))[1]  # a later learner may go on
+    if said:
+        return max(said)[1]  # a later learner may go on
+    workers, known = current_run(job, observed, Role.WORKER), job.status or CollectorJobStatus()
+    return workers is not None and workers.complete and known.frames > 0
 
 
 def _failure(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> Verdict | None:

@@ -79,7 +79,7 @@ class JobOnNats:
         self._present = job.status.workers.ready if job.status else 0  # number of workers that answered the last look
         self._beats: dict[int, WorkerStatus] = {}
         self._learner: LearnerStatus | None = None
-        self._asks: tuple[Client, Subscription] | None = None
+        self._listening: list[Subscription] = []  # between two looks
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
         """Send the job to its processes, and return their heartbeats: of those that do not answer the last ones.
@@ -90,7 +90,7 @@ class JobOnNats:
         self._workers = max(self._workers, job.spec.workers)
         client = await self.nats.client()
         try:
-            await self._answer_next(client, job)
+            await self._listen(client, job)
             await self._look(client, published_bytes(job, counts=True))
         except (NatsError, TimeoutError, OSError) as error:
             await self.nats.close()  # a new connection finds another server
@@ -126,17 +126,11 @@ class JobOnNats:
             if not read % AT_ONCE:
                 await asyncio.sleep(0)
 
-        async def on_learner(message: Msg) -> None:
-            if (status := _read(LearnerStatus, message.data)) and not self._is_over(status):
-                self._learner = status
-
         subjects = self._subjects
         beats = await client.subscribe(
             subjects.workers, cb=on_beat, pending_bytes_limit=PENDING_BYTES, pending_msgs_limit=0
         )
         await beats.unsubscribe(limit=2 * self._workers + SPARE)
-        learners = await client.subscribe(subjects.learner(0), cb=on_learner)
-        await learners.unsubscribe(limit=SPARE)
         try:
             await client.publish(subjects.spec, job)
             await client.publish(subjects.ask(Ask.HEARTBEATS))
@@ -146,23 +140,33 @@ class JobOnNats:
                     while await _within(QUIET_S, came) or len(heard) < self._present:
                         came.clear()
         finally:
-            for subscription in (beats, learners):
-                with suppress(NatsError):  # NATS has sent the most
-                    await subscription.unsubscribe()
+            await _end(beats)
         self._present = len(heard)
 
-    async def _answer_next(self, client: Client, job: CollectorJob) -> None:
-        """Answer the first processes that ask for the job before the next look. A flood of questions gets no more."""
-        if self._asks and self._asks[0] is client:
-            with suppress(NatsError):
-                await self._asks[1].unsubscribe()
+    async def _listen(self, client: Client, job: CollectorJob) -> None:
+        """Until the next look, hear the learner, whose last word may be short, and answer processes that ask.
+
+        A flood of heartbeats or questions gets no further than their number.
+        """
+        before, self._listening = self._listening, []
+        for each in before:
+            await _end(each)
 
         async def on_ask(_: Msg) -> None:
             await client.publish(self._subjects.spec, published_bytes(job, counts=True))
 
-        asks = await client.subscribe(self._subjects.ask(Ask.JOB), cb=on_ask)
-        await asks.unsubscribe(limit=ANSWERS)
-        self._asks = client, asks
+        async def on_learner(message: Msg) -> None:
+            if (status := _read(LearnerStatus, message.data)) and not self._is_over(status):
+                self._learner = status
+
+        subjects = self._subjects
+        for subject, hear, most in (
+            (subjects.ask(Ask.JOB), on_ask, ANSWERS),
+            (subjects.learner(0), on_learner, SPARE),
+        ):
+            subscription = await client.subscribe(subject, cb=hear)
+            await subscription.unsubscribe(limit=most)
+            self._listening.append(subscription)
 
     def _is_over(self, status: LearnerStatus) -> bool:
         """Whether a learner's heartbeat is of one that was replaced."""
@@ -186,6 +190,11 @@ class JobOnNats:
         room = not new or len(self._beats) < max(MESSAGES_OF_JOB, MOST_MESSAGES - self._count.kept)
         self._count.kept += new and room
         return room
+
+
+async def _end(subscription: Subscription) -> None:
+    with suppress(NatsError):  # NATS has sent the most, or the connection is another one
+        await subscription.unsubscribe()
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:

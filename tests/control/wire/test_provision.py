@@ -10,7 +10,7 @@ from nats.aio.subscription import Subscription
 from tests.control.wire.job_nats import Guest, OrganisationNats, Site
 
 from rollfleet_api.job import CollectorJob, CollectorJobStatus
-from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerStatus
+from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerStatus, pack
 from rollfleet_api.permissions import Role
 from rollfleet_api.publication import DELETED, subjects_of
 from rollfleet_api.subjects import Ask
@@ -71,6 +71,15 @@ async def test_the_newest_learner_is_heard(site: Site) -> None:
     complete = replace(LEARNER, session=7, phase=LearnerPhase.COMPLETE)
     await site.speak(job, Role.LEARNER, {subjects.learner(0, 2): complete})
     await site.heard(job, lambda found: found.learner == complete)
+
+
+async def test_a_learners_last_word_between_two_looks_is_heard(site: Site) -> None:
+    job = await site.start()
+    complete = replace(LEARNER, phase=LearnerPhase.COMPLETE)
+    async with site.guest(job, Role.LEARNER) as learner:
+        await learner.client.publish(subjects_of(job).learner(0, 1), pack(complete))
+        await learner.flush()
+    assert (await site.nats.heartbeats(job)).learner == complete
 
 
 async def test_processes_of_a_deleted_job_hear_it_on_an_organisations_nats(nats_server: OrganisationNats) -> None:
