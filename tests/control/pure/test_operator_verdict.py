@@ -7,6 +7,7 @@ import pytest
 from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.control.pure.scene import Scene, scene
 
+from rollfleet_api.job import CollectorJobStatus
 from rollfleet_api.messages import LearnerPhase, LearnerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.times import format_time
@@ -82,6 +83,13 @@ def test_workers_that_exit_without_the_learners_word_have_left_early(phase: Lear
     left = scene(learner=LEARNER).ended("Complete").with_heartbeats(phase=phase)
     assert left.verdict.stage is Stage.LIVE  # the learner's pod saves its results
     assert ("WorkersLeft" in [each.reason for each in conditions(left.snapshot)]) == early
+
+
+@pytest.mark.parametrize(("frames", "stage"), [(640, Stage.COMPLETE), (0, Stage.LIVE)])
+def test_a_job_that_ended_while_the_operator_was_away_is_found_by_its_workers_exits(frames: int, stage: Stage) -> None:
+    left = scene().ended("Complete")
+    known = left.job.model_copy(update={"status": CollectorJobStatus(frames=frames)})
+    assert replace(left, job=known).verdict.stage is stage
 
 
 def test_crashes_over_many_days_end_no_job() -> None:
