@@ -87,7 +87,8 @@ def _completion(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -
     done = any(pod.done for pod in observed.pods_of(run))
     if job.spec.learner and not done and not (run and run.complete):
         return None
-    total, frames = job.spec.collect.total_frames, heartbeats.learner.frames if heartbeats.learner else 0
+    known = job.status or CollectorJobStatus()
+    total, frames = job.spec.collect.total_frames, heartbeats.learner.frames if heartbeats.learner else known.frames
     if total and frames >= total:
         return Verdict(Stage.COMPLETE, "TotalFrames", f"the learner has taken all {total} frames")
     after = f"after {frames} of {total} frames" if total else f"after {frames} frames"
