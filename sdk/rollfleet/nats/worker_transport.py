@@ -27,7 +27,7 @@ from rollfleet.transports.worker_side import PendingBatch
 from rollfleet.wire.codec import LARGEST_BATCH_BYTES
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.job import CollectorJob, EvaluationSpec
-from rollfleet_api.messages import Call, Control, Evaluation, WorkerState, WorkerStatus, pack
+from rollfleet_api.messages import Call, Control, Evaluation, LearnerPhase, WorkerState, WorkerStatus, pack
 from rollfleet_api.subjects import Ask
 from rollfleet_api.transfers import BatchMeta, Receipt
 
@@ -84,7 +84,8 @@ class NatsWorkerTransport:
     def control(self) -> Control | None:
         """The newest control message; None: no learner is there. A worker reads it between steps of environments."""
         self._asked_s = time.monotonic()
-        return self._control if self._numbered else None
+        control = self._control
+        return control if self._numbered or (control and control.phase is LearnerPhase.COMPLETE) else None
 
     @property
     def call(self) -> Call | None:

@@ -45,7 +45,7 @@ def shortened(repository: Path, workplace: Workplace, example: str, frames: int,
 
 def assert_plays(workplace: Workplace) -> None:
     """Assert that the policy of a learner that was started in the workplace can be shown."""
-    played = workplace.start("play", "out", "--episodes", "1")
+    played = workplace.start("play", "out", "--job", "job.yaml", "--episodes", "1")
     assert played.wait(timeout_s=120) == 0, played.output
     assert "mean return" in played.output
 
