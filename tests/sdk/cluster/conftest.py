@@ -9,7 +9,7 @@ import yaml
 from tests.control.api_server.lab import RunningOperator, quick
 from tests.control.kubernetes import ApiServer
 from tests.control.wire.job_nats import OrganisationNats
-from tests.faults.fleet import Proxy
+from tests.faults.proxy import Proxy
 from tests.sdk.cluster.kubelet import Kubelet
 from tests.sdk.cluster.namespace import Namespace
 

@@ -11,7 +11,7 @@ import pytest
 from kubernetes.client import CoreV1Api
 from tensordict import TensorDict
 from tests.api.job_data import job_data
-from tests.faults.fleet import Proxy
+from tests.faults.proxy import Proxy
 from tests.job_server import Server, WorkerThread
 from tests.sdk.cluster.forwarding_node import ForwardingNode
 from tests.sdk.cluster.namespace import Namespace

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.fleet import Proxy
+from tests.faults.proxy import Proxy
 from tests.sdk.cluster.namespace import Namespace, condition
 from tests.waiting import wait_until
 
