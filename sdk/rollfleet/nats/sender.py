@@ -47,16 +47,22 @@ NONE: Final[Runs] = ((0, 0),)
 
 @dataclass(slots=True, eq=False)
 class _Version:
-    """A version that is kept: its number, and its message."""
+    """A version that is kept: its number, and its weights."""
 
     number: int
-    encoded: Encoded
+    snapshot: Snapshot
+    encoded: Encoded | None = None
     chunks: list[Chunk] = field(default_factory=list)
     cut_for: int = 0
 
     def cut(self, max_payload: int) -> list[Chunk]:
-        """Return its chunks, for a server with this limit."""
+        """Return its chunks, for a server with this limit.
+
+        Raises:
+            MessageTooLarge: The weights have too many parameters.
+        """
         if self.cut_for != max_payload:
+            self.encoded = self.encoded or pack_version(self.number, self.snapshot)  # its checksum takes a while
             parts, nbytes = self.encoded.parts, self.encoded.nbytes
             self.chunks, self.cut_for = [*cut_message(key_of(self.number), parts, nbytes, max_payload)], max_payload
         return self.chunks
@@ -100,12 +106,8 @@ class LearnerSender:
         await self._link.on_ask(Ask.CONTROL, self._on_asked)
 
     def weights(self, number: int, snapshot: Snapshot, workers: frozenset[int] | None = None) -> None:
-        """Send a version to these workers; None: to all. It replaces a version that waits for the same workers.
-
-        Raises:
-            MessageTooLarge: The weights have too many parameters.
-        """
-        version, receivers = _Version(number, pack_version(number, snapshot)), {*map(str, workers or ())}
+        """Send a version to these workers; None: to all. It replaces a version that waits for the same workers."""
+        version, receivers = _Version(number, snapshot), {*map(str, workers or ())}
         with self._lock:  # versions for single workers are older than one for all
             others = {} if workers is None else {of: each for of, each in self._versions.items() if of not in receivers}
             self._versions = others | dict.fromkeys(receivers or {ALL}, version)
@@ -123,7 +125,11 @@ class LearnerSender:
         return self._idle.wait(timeout_s)
 
     async def run(self) -> None:
-        """Send until cancelled. Control is sent again now and then: a cut may have lost it."""
+        """Send until cancelled. Control is sent again now and then: a cut may have lost it.
+
+        Raises:
+            MessageTooLarge: The weights have too many parameters.
+        """
         while True:
             try:
                 async with asyncio.timeout(REPEAT_S):
