@@ -5,9 +5,8 @@ So a version of a newer learner is greater, whatever it counts. Users see the co
 
 from typing import Final
 
-_COUNT_BITS: Final = 28
+_COUNT_BITS: Final = 28  # a session has 35 more: a version has 63 bits
 MAX_VERSIONS: Final = (1 << _COUNT_BITS) - 1
-MAX_SESSIONS: Final = 1 << 35  # with the count, a version has 63 bits
 _SESSIONS_PER_S: Final = 8
 
 

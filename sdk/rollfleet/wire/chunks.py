@@ -182,8 +182,8 @@ class Reassembly:
     Example:
         >>> message = Reassembly(np.empty(5, np.uint8), count=2)
         >>> message.add(1, memoryview(b"lo"))
-        >>> message.missing()
-        [0]
+        >>> message.missing_from(0)
+        (0, 1)
         >>> message.add(0, memoryview(b"hel"))
         >>> message.complete, message.buffer.tobytes()
         (True, b'hello')
@@ -219,11 +219,6 @@ class Reassembly:
         """Return the next missing pieces from `start` on: the first, and the one behind the last of its run."""
         first = start + int(np.append(self._received[start:], False).argmin())
         return first, first + int(np.append(self._received[first:], True).argmax())
-
-    def missing(self) -> list[int]:
-        """Return the indices of the missing pieces."""
-        indices: list[int] = np.flatnonzero(~self._received).tolist()
-        return indices
 
     def add(self, index: int, piece: memoryview) -> None:
         """Copy a piece to its offset. A piece that was added before is ignored."""
