@@ -53,7 +53,8 @@ def main() -> None:
         print(f"{' '.join(behind)}: passed to {given.program}; write it before the program to use it", file=sys.stderr)
     options = {name: value for name, value in vars(given).items() if value is not None}
     elsewhere.update({name: options[name] for name in ("workers", "job", "nats") if name in options})
-    if written := {name: options[name] for name in Cluster.__dataclass_fields__ if name in options}:
+    of_pods = ("namespace", "context", "image", "gpu", "cpu", "memory")
+    if written := {name: options[name] for name in of_pods if name in options}:
         elsewhere["cluster"] = Cluster(**written)
     install()
     before_scripts.append(install)

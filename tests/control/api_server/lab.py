@@ -300,15 +300,13 @@ class Lab:
         found = sorted(self.all("Event"), key=lambda event: int(event["metadata"]["resourceVersion"]))
         return [(event["type"], event["reason"]) for event in found]
 
-    def learner_says(self, phase: LearnerPhase, *, workers: int = 0, later_s: float = 0.0, **learner: Any) -> None:
+    def learner_says(self, phase: LearnerPhase, *, workers: int = 0, **learner: Any) -> None:
         """The learner is there, and wants this of its workers, of which so many collect."""
         now_s = time.time()
         beats = [WorkerStatus(worker=index, incarnation=0, time_s=now_s, **COLLECTS) for index in range(workers)]
         self.nats.beats[self.key] = Heartbeats(
             workers={each.worker: each for each in beats},
-            learner=LearnerStatus(
-                session=1, phase=phase, version=1, applied_version=1, time_s=now_s + later_s, **learner
-            ),
+            learner=LearnerStatus(session=1, phase=phase, version=1, applied_version=1, time_s=now_s, **learner),
         )
 
     def wait_condition(self, kind: str, reason: str, status: str = "True") -> Manifest:

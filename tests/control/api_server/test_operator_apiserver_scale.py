@@ -38,12 +38,15 @@ def test_kubectl_scale_leaves_running_workers_alone_and_an_autoscaler_finds_them
     assert dict(pair.split("=") for pair in found["status"]["selector"].split(",")).items() <= labels.items()
 
 
-def test_autoscale_sets_the_number_that_kubectl_shows_and_replaces_no_worker(lab: Lab) -> None:
+def test_autoscale_sets_the_number_that_kubectl_shows_and_replaces_no_worker(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollfleet_operator.autoscale.WINDOW_S", 1.0)
     lab.apply(workers=2, autoscale={"maxWorkers": 8})
     before = template(lab)
     lab.learner_says(LearnerPhase.RUN, workers=2, waited_s=0.0)
     lab.seconds_pass(1.0)  # it is looked at each 0.2 s
-    lab.learner_says(LearnerPhase.RUN, workers=2, waited_s=50.0, frames=6400, batches=100, later_s=61.0)
+    lab.learner_says(LearnerPhase.RUN, workers=2, waited_s=50.0, frames=6400, batches=100)
     wait_for(lambda: lab.run()["spec"]["parallelism"] == 4)
     scale: Any = lab.read(KIND, "cartpole", "scale")
     assert scale["spec"]["replicas"] == 4

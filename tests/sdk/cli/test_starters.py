@@ -72,7 +72,7 @@ def test_a_starter_trains_and_its_policy_plays(
     program = workplace.run("--learner", "learner.py")
     assert program.wait(timeout_s=110) == 0, program.output
     assert f"trained: runs/{name}/checkpoint-" in program.output
-    played = workplace.start("play", f"runs/{name}", "--episodes", "1")
+    played = workplace.start("play", f"runs/{name}", "--job", "job.yaml", "--episodes", "1")
     assert played.wait() == 0, played.output
     assert "mean return" in played.output
     last = (workplace.folder / f"runs/{name}/curve.csv").read_text().splitlines()[-1].split(",")
