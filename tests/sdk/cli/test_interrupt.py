@@ -30,9 +30,7 @@ def test_the_terminal_shows_a_live_table_until_ctrl_c_is_pressed(workplace: Work
     program = workplace.run("--learner", "learner.py", terminal=True)
     port = workplace.wait_for_nats_port()
     program.wait_for(r"a line of the learner, \[not\] markup\n")
-    program.wait_for(
-        r"test +[\d,]+ frames +[1-9][\d,]*/s +[1-9][\d,]* batches +mean return \d+\.\d +version 1 +lag 0"
-    )
+    program.wait_for(r"test +[\d,]+ frames +[1-9][\d,]*/s +[1-9][\d,]* batches +mean return \d+\.\d +version 1 +lag 0")
     program.wait_for(r"worker +state +version +frames +frames/s +mean return +starts *\n")
     program.wait_for(r"(?s)0 +(Collecting|WaitingForLearner) +1 .* 1 *\n +1 +(Collecting|WaitingForLearner) +1 .* 1 ")
     program.press_ctrl_c()
