@@ -1,5 +1,6 @@
 """Arguments of public calls, one by one: NumPy's numbers are numbers, and a wrong value is an error that names it."""
 
+import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,36 @@ def shown(value: object) -> str:
     except Exception:  # an object of the caller's
         text = f"a {type(value).__name__}"
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
+
+
+def as_json(value: object, name: str) -> Any:
+    """Return a value as JSON has it, for a job.
+
+    Raises:
+        JobInvalid: JSON cannot hold it.
+    """
+    try:
+        return json.loads(json.dumps(value, default=plain, allow_nan=False))
+    except (TypeError, ValueError):
+        raise JobInvalid(
+            f"`{name}`: a job holds numbers, texts, lists and mappings, not {shown(value)}; write a function of a "
+            f"module that makes it on the worker"
+        ) from None
+
+
+def for_each(value: object, workers: int, name: str) -> list[Any]:
+    """Return the value of an argument for each worker: the entries of a list, or one value for all.
+
+    Raises:
+        JobInvalid: A list has another length.
+    """
+    if not isinstance(value, list | tuple):
+        return [value] * workers
+    if len(value) != workers:
+        raise JobInvalid(
+            f"`{name}` has {len(value)} entries for {workers} workers; write one for each worker, or one for all"
+        )
+    return list(value)
 
 
 def whole_number(value: object, name: str, *, least: int = 0, most: int = MAX_COUNT) -> int:

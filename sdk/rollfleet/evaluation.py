@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 from torch import nn
@@ -57,10 +56,9 @@ def evaluate(
     count = whole_number(episodes, "episodes", least=1)
     if isinstance(module := unwrapped(policy), nn.Module):
         policy = copy_of(module).eval()
-    values = {name: each.default for name, each in signature(Collector.__init__).parameters.items()}
-    values |= {"num_envs": num_envs, "env_kwargs": env_kwargs, "max_frames_per_traj": max_frames_per_traj}
-    values |= {"exploration": exploration, "seed": seed, "trajs_per_batch": 1}
-    workload = construct(env, policy, Keywords.of(values, Collector.__init__)).workload
+    given: dict[str, Any] = {"num_envs": num_envs, "env_kwargs": env_kwargs, "max_frames_per_traj": max_frames_per_traj}
+    given |= {"exploration": exploration, "seed": seed, "trajs_per_batch": 1}
+    workload = construct(env, policy, Keywords.of(given, Collector.__init__)).workload
     spec = workload.job.spec
     wanted = EvaluationSpec(every=1, episodes=count, exploration=spec.collect.exploration)
     job = workload.job.model_copy(update={"spec": spec.model_copy(update={"evaluation": wanted})})

@@ -76,15 +76,15 @@ class CollectSpec(Model):
     RULES = (
         Rule(
             cel="!has(self.setTruncated) || !self.setTruncated || self.trajsPerBatch == 0",
-            message="whole trajectories have no cut frame for `setTruncated` to mark; remove `setTruncated` or "
-            "`trajsPerBatch`",
+            message="whole trajectories have no cut frame for {setTruncated} to mark; remove {setTruncated} or "
+            "{trajsPerBatch}",
             holds=lambda collect: not (collect.set_truncated and collect.trajs_per_batch),
             field="setTruncated",
         ),
         Rule(
             cel="!has(self.resetWhenDone) || self.resetWhenDone || (self.trajsPerBatch == 0 && !self.resetAtEachIter)",
-            message="with `resetWhenDone: false` an environment ends at most one episode in a batch: `trajsPerBatch` "
-            "may never be reached, and `resetAtEachIter` would also reset unfinished episodes; remove one of them",
+            message="with {resetWhenDone:false} an environment ends at most one episode in a batch: {trajsPerBatch} "
+            "may never be reached, and {resetAtEachIter} would also reset unfinished episodes; remove one of them",
             holds=lambda collect: (
                 collect.reset_when_done or not (collect.trajs_per_batch or collect.reset_at_each_iter)
             ),
@@ -92,11 +92,13 @@ class CollectSpec(Model):
         ),
         Rule(
             cel="!has(self.trajFormat) || self.trajFormat == 'Padded' || self.trajsPerBatch > 0",
-            message="`trajFormat` is the layout of whole trajectories; write `trajsPerBatch`, or remove it",
+            message="{trajFormat} is the layout of whole trajectories; write {trajsPerBatch}, or remove it",
             holds=lambda collect: collect.traj_format is TrajFormat.PADDED or collect.trajs_per_batch > 0,
             field="trajFormat",
         ),
     )
+    KEEPS_WORKERS = ("total_frames", "init_random_frames", "cat_results")
+    RESTARTS_LEARNER = ("cat_results", "traj_format")
 
     frames_per_batch: int = Field(
         ge=1,
@@ -200,6 +202,9 @@ class CollectSpec(Model):
 
 class WeightsSpec(Model):
     """The way of the policy's weights from the learner to the workers."""
+
+    KEEPS_WORKERS = ("interval",)
+    RESTARTS_LEARNER = ("precision", "scheme")
 
     interval: int = Field(
         default=1,

@@ -20,7 +20,7 @@ EnvId = Annotated[
 ]
 """An id in Gymnasium's registry: `[module:][namespace/]name[-vN]`."""
 
-_ONE_ENV = "write either `id` (a registered environment, e.g. `CartPole-v1`) or `entrypoint` (e.g. `my_pkg.envs:make`)"
+_ONE_ENV = "write either {id} (a registered environment, e.g. `CartPole-v1`) or {entrypoint} (e.g. `my_pkg.envs:make`)"
 
 
 class Vectorization(StrEnum):
@@ -65,21 +65,21 @@ class EnvSpec(Model):
         ),
         Rule(
             cel="!(has(self.id) && has(self.entrypoint))",
-            message=f"both `id` and `entrypoint` are given; {_ONE_ENV}",
+            message="both {id} and {entrypoint} are given; " + _ONE_ENV,
             holds=lambda env: env.id is None or env.entrypoint is None,
         ),
         Rule(
             cel="self.vectorization != 'Native' || !has(self.wrappers) || size(self.wrappers) == 0",
-            message="wrappers wrap single environments, which `vectorization: Native` does not have; "
-            "remove `wrappers`, or write `vectorization: Sync` or `Async`",
+            message="wrappers wrap single environments, which {vectorization:Native} does not have; "
+            "remove {wrappers}, or write {vectorization:Sync} or `Async`",
             holds=lambda env: env.vectorization is not Vectorization.NATIVE or not env.wrappers,
             field="wrappers",
         ),
         Rule(
             cel="self.backend != 'EnvPool' || (!has(self.entrypoint) && self.vectorization == 'Sync' && "
             "self.processes == 0 && (!has(self.wrappers) || size(self.wrappers) == 0))",
-            message="EnvPool makes its own environments, in its own threads; write an `id` of EnvPool, such as "
-            "`Pong-v5`, and remove `entrypoint`, `wrappers`, `vectorization` and `processes`",
+            message="EnvPool makes its own environments, in its own threads; write an {id} of EnvPool, such as "
+            "`Pong-v5`, and remove {entrypoint}, {wrappers}, {vectorization} and {processes}",
             holds=lambda env: (
                 env.backend is not Backend.ENVPOOL
                 or not (env.entrypoint or env.wrappers or env.processes or env.vectorization is not Vectorization.SYNC)
@@ -88,13 +88,13 @@ class EnvSpec(Model):
         ),
         Rule(
             cel="self.backend != 'TorchRL' || has(self.entrypoint)",
-            message="TorchRL's environments come from an entrypoint; write `entrypoint` in place of `id`",
+            message="TorchRL's environments come from an entrypoint; write {entrypoint} in place of {id}",
             holds=lambda env: env.backend is not Backend.TORCHRL or env.entrypoint is not None,
             field="backend",
         ),
         Rule(
             cel="self.backend == 'EnvPool' || self.processes == 0 || self.vectorization == 'Async'",
-            message="only `vectorization: Async` uses processes; write that, or remove `processes`",
+            message="only {vectorization:Async} uses processes; write that, or remove {processes}",
             holds=lambda env: (
                 env.backend is Backend.ENVPOOL or not env.processes or env.vectorization is Vectorization.ASYNC
             ),
@@ -102,7 +102,7 @@ class EnvSpec(Model):
         ),
         Rule(
             cel="self.processes <= self.numEnvs",
-            message="must not exceed `numEnvs`: each process needs an environment",
+            message="must not exceed {numEnvs}: each process needs an environment",
             holds=lambda env: env.processes <= env.num_envs,
             field="processes",
         ),

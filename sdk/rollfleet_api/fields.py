@@ -26,34 +26,32 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from rollfleet_api import quantity
+from rollfleet_api.spelling import YAML
+from rollfleet_api.text import clipped
 
 REFUSAL: Final = "rollfleet"
 """The type of the pydantic errors that carry Rollfleet's own messages."""
 
+BROKEN_RULE: Final = "rollfleet_rule"
+"""The type of those whose messages are of a `Rule`: `Spelling.message` names the fields in them."""
+
 MAX_COUNT: Final = 2**53 - 1
 """The largest count or seed: the largest whole number that every JSON reader keeps exact."""
-
-MAX_QUOTED: Final = 60
-"""The most characters of a wrong text in a message."""
 
 MAX_DEPTH: Final = 64
 """The deepest nesting of a free-form value. A value that contains itself (YAML aliases can) would never end."""
 
 
-def refusal(*found: tuple[str, str]) -> PydanticCustomError:
+def refusal(*found: tuple[str, str], kind: str = REFUSAL) -> PydanticCustomError:
     """Make the error that a validator raises.
 
     Args:
         *found: Pairs of a path and a message. The path starts at the validated value, in YAML words; empty: the value.
+        kind: `BROKEN_RULE` if the messages are of rules.
     """
     text = "; ".join(f"{path}: {message}" if path else message for path, message in found)
-    return PydanticCustomError(REFUSAL, "{text}", {"text": text, "found": found})
-
-
-def clipped(text: str) -> str:
-    """Return a text for a message: in one line of at most `MAX_QUOTED` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_QUOTED else f"{line[: MAX_QUOTED - 1]}…"
+    shown = YAML.message(text) if kind == BROKEN_RULE else text
+    return PydanticCustomError(kind, "{text}", {"text": shown, "found": found})
 
 
 def child(path: str, part: str | int) -> str:
@@ -81,14 +79,17 @@ class Rule:
 
     Attributes:
         cel: The rule in CEL; `self` is the model.
-        message: What is wrong when the rule does not hold, and what to write instead.
+        message: What is wrong when the rule does not hold, and what to write instead. `{field}` and `{field:Value}` are
+            fields of the model, by their paths in YAML words: callers of Python have other names for them.
         holds: The same rule in Python, on the model; None: only the API server can check it, or a validator does.
         field: The path of the field to blame, from the model, in YAML words; empty: the model.
         message_cel: A CEL expression for a message with numbers; `message` is its fallback.
         words: Returns that message in Python.
 
     Example:
-        >>> rule = Rule(cel="self.low <= self.high", message="must not exceed `high`", holds=lambda m: m.low <= m.high)
+        >>> rule = Rule(cel="self.low <= self.high", message="must not exceed {high}", holds=lambda m: m.low <= m.high)
+        >>> rule.schema()["message"]
+        'must not exceed `high`'
     """
 
     cel: str
@@ -100,7 +101,7 @@ class Rule:
 
     def schema(self) -> dict[str, JsonValue]:
         """Return the rule as an entry of the CRD's `x-kubernetes-validations`."""
-        written: dict[str, JsonValue] = {"rule": self.cel, "message": self.message}
+        written: dict[str, JsonValue] = {"rule": self.cel, "message": YAML.message(self.message)}
         if self.message_cel:
             written["messageExpression"] = self.message_cel
         if self.field:
@@ -119,6 +120,8 @@ class Model(BaseModel):
     Attributes:
         RULES: The rules between the model's fields.
         REMOVED: The fields of earlier versions, in YAML words: why each is gone. The CRD lacks them.
+        KEEPS_WORKERS: The fields whose change restarts no worker: workers read all others at their start.
+        RESTARTS_LEARNER: The fields whose change restarts a job's own learner: it reads these at its start.
 
     Example:
         >>> class Range(Model):
@@ -139,6 +142,8 @@ class Model(BaseModel):
 
     RULES: ClassVar[tuple[Rule, ...]] = ()
     REMOVED: ClassVar[Mapping[str, str]] = {}
+    KEEPS_WORKERS: ClassVar[tuple[str, ...]] = ()
+    RESTARTS_LEARNER: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -151,7 +156,8 @@ class Model(BaseModel):
     def _check_rules(self) -> Self:
         broken = [rule for rule in self.RULES if rule.holds is not None and not rule.holds(self)]
         if broken:
-            raise refusal(*((rule.field, rule.words(self) if rule.words else rule.message) for rule in broken))
+            found = ((rule.field, rule.words(self) if rule.words else rule.message) for rule in broken)
+            raise refusal(*found, kind=BROKEN_RULE)
         return self
 
 

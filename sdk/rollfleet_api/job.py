@@ -38,6 +38,7 @@ from rollfleet_api.policy import Activation as Activation
 from rollfleet_api.policy import MlpSpec as MlpSpec
 from rollfleet_api.policy import PolicySpec as PolicySpec
 from rollfleet_api.policy import RandomSpec as RandomSpec
+from rollfleet_api.spelling import YAML
 from rollfleet_api.status import CollectorJobStatus as CollectorJobStatus
 
 API_VERSION: Final = "rollfleet.dev/v1alpha1"
@@ -53,9 +54,9 @@ _ENVS = f"(self.env.numEnvs * ({_SHARED} ? self.workers : 1))"
 _LESS = f"({_FRAMES} < {_ENVS} ? {_ENVS} : {_FRAMES} / {_ENVS} * {_ENVS})"
 _UNEVEN: Final = (
     "%d is not a multiple of %d, the environments of a batch "
-    "(`env.numEnvs`, in mode Sync times `workers`); write %d or %d"
+    "({env.numEnvs}, in mode Sync times {workers}); write %d or %d"
 )
-_UNEVEN_CEL = f"'{_UNEVEN}'.format([{_FRAMES}, {_ENVS}, {_LESS}, {_LESS} + {_ENVS}])"
+_UNEVEN_CEL = f"'{YAML.message(_UNEVEN)}'.format([{_FRAMES}, {_ENVS}, {_LESS}, {_LESS} + {_ENVS}])"
 
 
 class CollectorJobSpec(Model):
@@ -64,7 +65,7 @@ class CollectorJobSpec(Model):
     RULES = (
         Rule(
             cel=f"{_FRAMES} % self.env.numEnvs == 0",
-            message="must be a multiple of `env.numEnvs`",
+            message="must be a multiple of {env.numEnvs}",
             holds=lambda spec: spec.collect.frames_per_batch % spec.env.num_envs == 0,
             field="collect.framesPerBatch",
             message_cel=_UNEVEN_CEL,
@@ -72,13 +73,13 @@ class CollectorJobSpec(Model):
         ),
         Rule(
             cel="self.mode == 'Sync' || self.stragglers.threshold >= 1.0",
-            message="only mode `Sync` waits for all workers; remove `stragglers`, or write `mode: Sync`",
+            message="only mode `Sync` waits for all workers; remove `stragglers`, or write {mode:Sync}",
             holds=lambda spec: spec.mode is Mode.SYNC or spec.stragglers.threshold >= 1,
             field="stragglers.threshold",
         ),
         Rule(
             cel="!has(self.evaluation) || !has(self.policy.random)",
-            message="policy `random` has no weights, whose versions could be evaluated; remove `evaluation`",
+            message="policy `random` has no weights, whose versions could be evaluated; remove {evaluation}",
             holds=lambda spec: spec.evaluation is None or spec.policy.random is None,
             field="evaluation",
         ),
@@ -89,6 +90,17 @@ class CollectorJobSpec(Model):
             field="mode",
         ),
     )
+    KEEPS_WORKERS = (
+        "workers",
+        "suspend",
+        "delivery",
+        "learner",
+        "evaluation",
+        "nats",
+        "ttl_seconds_after_finished",
+        "autoscale",
+    )
+    RESTARTS_LEARNER = ("learner", "mode", "env", "policy", "source")
 
     workers: int = Field(
         default=1,
@@ -145,7 +157,10 @@ class CollectorJobSpec(Model):
 
     @property
     def uneven(self) -> str:
-        """Why the environments of all workers cannot share `collect.frames_per_batch`; empty: they can."""
+        """Why the environments of all workers cannot share `collect.frames_per_batch`, as a rule's message.
+
+        Empty: they can.
+        """
         frames, trajectories = self.collect.frames_per_batch, self.collect.trajs_per_batch
         shared = self.mode is Mode.SYNC and self.autoscale is None and not trajectories
         envs = self.env.num_envs * (self.workers if shared else 1)

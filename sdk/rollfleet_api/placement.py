@@ -134,6 +134,8 @@ class AutoscaleSpec(Model):
 class FailureSpec(Model):
     """The treatment of workers that fail, hang or fall silent."""
 
+    KEEPS_WORKERS = ("pending_deadline_seconds", "suspect_after_seconds", "learner_timeout_seconds")
+
     max_restarts_per_worker: int = Field(
         default=10,
         ge=0,

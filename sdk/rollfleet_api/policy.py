@@ -44,12 +44,12 @@ class PolicySpec(Model):
         Rule(
             cel="[has(self.entrypoint), has(self.mlp), has(self.random)].filter(given, given).size() == 1",
             message="a job has one policy; "
-            "write exactly one of `entrypoint: my_pkg.policy:make`, `mlp: {}` and `random: {}`",
+            "write exactly one of `entrypoint: my_pkg.policy:make`, `mlp: {{}}` and `random: {{}}`",
             holds=lambda policy: [policy.entrypoint, policy.mlp, policy.random].count(None) == 2,
         ),
         Rule(
             cel="!has(self.kwargs) || has(self.entrypoint)",
-            message="`kwargs` need an `entrypoint`; remove them",
+            message="{kwargs} need an {entrypoint}; remove them",
             # The API server sees whether `kwargs` is present, not whether it is empty: the same rule here.
             holds=lambda policy: "kwargs" not in policy.model_fields_set or policy.entrypoint is not None,
             field="kwargs",

@@ -1,4 +1,15 @@
-"""Texts of workers and of the cluster, as messages quote them: any program may have written them."""
+"""Texts of users, of workers and of the cluster, as messages quote them: any program may have written them."""
+
+from typing import Final
+
+MAX_QUOTED: Final = 60
+"""The most characters of a wrong text in a message."""
+
+
+def clipped(text: str) -> str:
+    """Return a text for a message: in one line of at most `MAX_QUOTED` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_QUOTED else f"{line[: MAX_QUOTED - 1]}…"
 
 
 def last_line(text: str | None) -> str:

@@ -8,7 +8,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
-from rollfleet_api.wording import YAML, worded
+from rollfleet_api.spelling import YAML, Spelling
+from rollfleet_api.wording import worded
 
 MAX_SPEC_BYTES: Final = 1 << 16
 """The most bytes of a job's spec as JSON. The operator copies and compares it at each look; files belong elsewhere."""
@@ -85,16 +86,25 @@ def parse_job(data: object, *, origin: str = "") -> CollectorJob:
         Traceback (most recent call last):
         rollfleet_api.validation.JobErrors: apiVersion: missing; write `apiVersion: rollfleet.dev/v1alpha1`
     """
-    found = list(_kind_problems(data))
-    if not found:
-        try:
-            job = CollectorJob.model_validate(data, by_alias=True, by_name=False)
-            if (job.status and job.status.observed_generation) or not job.spec.uneven:
-                return job
-            found = [Problem("spec.collect.framesPerBatch", job.spec.uneven)]
-        except ValidationError as error:
-            found = [Problem(*each) for each in worded(error, CollectorJob)]
-    raise JobErrors(replace(problem, where=origin) for problem in found)
+    if found := list(_kind_problems(data)):
+        raise JobErrors(replace(problem, where=origin) for problem in found)
+    return checked_job(data, origin=origin)
+
+
+def checked_job(data: object, spelling: Spelling = YAML, *, origin: str = "") -> CollectorJob:
+    """Return a job of data that is one, of any size. Errors name fields and values in this spelling.
+
+    Raises:
+        JobErrors: With all errors.
+    """
+    try:
+        job = CollectorJob.model_validate(data, by_alias=True, by_name=False)
+        if (job.status and job.status.observed_generation) or not job.spec.uneven:
+            return job
+        found = [(spelling.path("spec.collect.framesPerBatch"), spelling.message(job.spec.uneven, "spec"))]
+    except ValidationError as error:
+        found = list(worded(error, CollectorJob, spelling))
+    raise JobErrors(Problem(*each, where=origin) for each in found)
 
 
 def _kind_problems(data: object) -> Iterator[Problem]:

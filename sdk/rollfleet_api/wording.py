@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from enum import Enum
 from functools import reduce
@@ -14,7 +14,8 @@ from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from rollfleet_api.fields import REFUSAL, Model, child, clipped
+from rollfleet_api.fields import BROKEN_RULE, REFUSAL, Model, child
+from rollfleet_api.spelling import YAML, Spelling
 
 _EXPECTED: Final = {
     "int_type": "a whole number",
@@ -31,45 +32,17 @@ _EXPECTED: Final = {
 }
 
 
-class Spelling:
-    """The spelling of fields and values in messages: YAML's. A subclass has another one."""
-
-    def path(self, path: str) -> str:
-        """Return how the caller names the field at a path: `spec.collect.framesPerBatch`."""
-        return path
-
-    def value(self, value: object) -> str:
-        """Return a wrong value as the caller wrote it."""
-        if isinstance(value, list | tuple | Mapping):
-            return "a mapping" if isinstance(value, Mapping) else "a list"
-        scalar = value is None or isinstance(value, bool | int | float | str)
-        return clipped(json.dumps(value, ensure_ascii=False)) if scalar else f"a {type(value).__name__}"
-
-    def pair(self, name: str, value: object) -> str:
-        """Return how the caller gives a value to a field."""
-        return f"`{name}: {value}`"
-
-    def choice(self, value: str) -> str:
-        """Return one of a field's choices."""
-        return f"`{value}`"
-
-    def message(self, message: str) -> str:
-        """Return a message of a rule, which is in YAML's words."""
-        return message
-
-
-YAML: Final = Spelling()
-
-
 def worded(error: ValidationError, model: type[Model], spelling: Spelling = YAML) -> Iterator[tuple[str, str]]:
     """Yield the caller's name of each wrong field, and a message that says what to write."""
     for detail in error.errors(include_url=False):
         location = [part for part in detail["loc"] if part != "[key]"]
         path = reduce(child, location, "")
-        if detail["type"] == REFUSAL:
+        if detail["type"] in (REFUSAL, BROKEN_RULE):
             for below, message in detail["ctx"]["found"]:
                 separator = "" if not below or not path or below.startswith("[") else "."
-                yield spelling.path(f"{path}{separator}{below}"), spelling.message(message)
+                of_rule = detail["type"] == BROKEN_RULE
+                place = spelling.path(f"{path}{separator}{below}")
+                yield place, spelling.message(message, path) if of_rule else message
         else:
             owner = _model_at(model, location[:-1])
             name = str(location[-1]) if location else ""
@@ -92,11 +65,11 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def field_at(model: type[Model], path: str) -> FieldInfo:
-    """Return the field at a path of Python's names, such as `collect.seed`."""
+    """Return the field at a path, such as `collect.framesPerBatch`."""
     *outer, name = path.split(".")
-    owner = _model_at(model, outer)
-    assert owner is not None
-    return owner.model_fields[name]
+    field = _field(_model_at(model, outer), name)
+    assert field is not None, path
+    return field
 
 
 def choices(field: FieldInfo | None) -> list[str]:
@@ -105,6 +78,11 @@ def choices(field: FieldInfo | None) -> list[str]:
         if isinstance(part, type) and issubclass(part, Enum):
             return [str(choice.value) for choice in part]
     return []
+
+
+def model_of(field: FieldInfo) -> type[Model] | None:
+    """Return the model in a field's type; None: it has none."""
+    return next((each for each in _flat(field.annotation) if isinstance(each, type) and issubclass(each, Model)), None)
 
 
 def _plain(name: str) -> str:
@@ -190,12 +168,8 @@ def _model_at(model: type[Model], location: list[Any]) -> type[Model] | None:
     for part in location:
         if isinstance(part, str):
             field = _field(found, part)
-            found = _model_of(field) if field else None
+            found = model_of(field) if field else None
     return found
-
-
-def _model_of(field: FieldInfo) -> type[Model] | None:
-    return next((each for each in _flat(field.annotation) if isinstance(each, type) and issubclass(each, Model)), None)
 
 
 def _homes(model: type[Model], name: str, path: str = "") -> Iterator[str]:
@@ -203,7 +177,7 @@ def _homes(model: type[Model], name: str, path: str = "") -> Iterator[str]:
     for field in model.model_fields.values():
         if field.alias == name:
             yield path
-        if part := _model_of(field):
+        if part := model_of(field):
             yield from _homes(part, name, child(path, str(field.alias)))
 
 

@@ -25,4 +25,4 @@ def grouped(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keywords_of(**given: Any) -> Keywords:
-    return Keywords.of({**DEFAULTS, "processes": None} | grouped(given), Collector.__init__)
+    return Keywords.of(grouped(given), Collector.__init__)

@@ -3,7 +3,6 @@
 A job made from objects reads like any other. In place of an object it names `rollfleet.learner.construction:given`.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,15 +12,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import gymnasium
 import torch
+from pydantic.alias_generators import to_camel
 from torch import nn
 
-from rollfleet.arguments import plain, shown
+from rollfleet.arguments import as_json, for_each, shown
 from rollfleet.envs.factory import VectorEnv, make_env
 from rollfleet.envs.tensor_env import TensorVectorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv, is_torchrl
 from rollfleet.errors import JobInvalid, PolicyInvalid
-from rollfleet.learner.job_keywords import PLACES, job_of
-from rollfleet.learner.keywords import Keywords
+from rollfleet.learner.job_keywords import job_of
+from rollfleet.learner.keywords import PLACES, Keywords
 from rollfleet.learner.options import LearnerOptions, check
 from rollfleet.policies.actor import Policy
 from rollfleet.policies.factory import spaces_taken
@@ -85,9 +85,10 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     options, policy = LearnerOptions.of(keywords), unwrapped(policy, compiled=False)
     inline, cluster, factory = keywords["workers"] == 0, keywords["cluster"], keywords["policy_factory"]
     check(keywords)
-    job = _job(env, policy, keywords)
+    values = _values(env, policy, keywords)
+    job = job_of(values, _given_parts(env, keywords), {"name": "collector"})
     count = job.spec.workers
-    envs = _for_each(env, count, "env")
+    envs = for_each(env, count, "env")
     _check_envs(envs, job.spec, inline=inline)
     own_acts = job.spec.weights.interval == 1 and keywords["replay_buffer"] is None and options.weight_scheme is None
     copies = not inline or not own_acts
@@ -99,7 +100,7 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     )
     _check_policy(policy, keywords)
     env_kwargs = keywords["env_kwargs"]
-    kwargs = _for_each({} if env_kwargs is None else env_kwargs, count, "env_kwargs")
+    kwargs = for_each({} if env_kwargs is None else env_kwargs, count, "env_kwargs")
     _check_kwargs(kwargs, envs)
     workload = Workload(
         job=job,
@@ -122,7 +123,7 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     if cluster is not None:
         from rollfleet.learner.on_cluster import on_cluster
 
-        job, sources = on_cluster(job, env, unwrapped(policy), keywords, cluster)
+        job, sources = on_cluster(values, env, unwrapped(policy), keywords)
         workload = replace(workload, job=job)
     return Construction(
         workload=workload,
@@ -239,22 +240,32 @@ class _Policies:
         return built
 
 
-def _job(env: Any, policy: Any, keywords: Keywords) -> CollectorJob:
-    first = env[0] if isinstance(env, list | tuple) and env else env
+def _values(env: Any, policy: Any, keywords: Keywords) -> dict[str, Any]:
+    """Return the values of keywords that are fields of a job, with those that follow from other arguments."""
     values = {name: keywords[name] for name in PLACES} | {"workers": keywords["workers"] or 1}
     if policy is None and keywords["policy_factory"] is not None and "weights_interval" not in keywords.given:
         values["weights_interval"] = 0  # its policies act with their own weights
-    values |= {name: GIVEN for name in HOOKS if callable(values[name])}
-    if (count := _envs_in(first)) is not None and "num_envs" not in keywords.given:
+    if (count := _envs_in(_first(env))) is not None and "num_envs" not in keywords.given:
         values["num_envs"] = count
     if values["frames_per_batch"] is None and values["trajs_per_batch"]:
         shares = values["workers"] if str(values["mode"]).lower() == "sync" else 1
         values["frames_per_batch"] = STEPS_AT_ONCE * shares * values["num_envs"]
+    return values
+
+
+def _given_parts(env: Any, keywords: Keywords) -> dict[str, Any]:
+    """Return the fields of a job that stand for objects."""
+    first = _first(env)
     made: dict[str, Any] = {"id": first} if isinstance(first, str) else {"entrypoint": GIVEN}
     if isinstance(kwargs := keywords["env_kwargs"], Mapping):
-        with suppress(TypeError, ValueError):  # objects have no place in a job
-            made["kwargs"] = json.loads(json.dumps(dict(kwargs), default=plain, allow_nan=False))
-    return job_of(values, made, {"entrypoint": GIVEN})
+        with suppress(JobInvalid):  # objects have no place in a job
+            made["kwargs"] = as_json(dict(kwargs), "env_kwargs")
+    hooks = {to_camel(name): GIVEN for name in HOOKS if callable(keywords[name])}
+    return {"env": made, "policy": {"entrypoint": GIVEN}, "collect": hooks}
+
+
+def _first(env: Any) -> Any:
+    return env[0] if isinstance(env, list | tuple) and env else env
 
 
 def _check_policy(policy: Any, keywords: Keywords) -> None:
@@ -319,23 +330,13 @@ def _check_kwargs(kwargs: Sequence[Any], envs: Sequence[Any]) -> None:
             raise JobInvalid("env: a VectorEnv or EnvBase object has its arguments already; remove `env_kwargs`")
 
 
-def _for_each(value: Any, workers: int, name: str) -> Sequence[Any]:
-    if not isinstance(value, list | tuple):
-        return [value]
-    if len(value) != workers:
-        raise JobInvalid(
-            f"`{name}` has {len(value)} entries for {workers} workers; write one for each worker, or one for all"
-        )
-    return value
-
-
 def _devices(keywords: Keywords, workers: int, name: str) -> list[torch.device | None]:
     value = keywords[name] if keywords["cluster"] is None else None  # pods may have devices that this machine lacks
-    return [None if each is None else device_of(each, name) for each in _for_each(value, workers, name)]
+    return [None if each is None else device_of(each, name) for each in for_each(value, workers, name)]
 
 
 def _factories(factory: Any, workers: int) -> Sequence[Any]:
-    factories = _for_each(factory, workers, "policy_factory")
+    factories = for_each(factory, workers, "policy_factory")
     for each in factories:
         if not isinstance(each, str):
             _check_factory(each)

@@ -1,6 +1,5 @@
 """Makes a CollectorJob for a cluster from the arguments of `rollfleet.Collector`, and runs it."""
 
-import json
 import re
 import secrets
 from collections.abc import Mapping
@@ -14,11 +13,12 @@ import torch
 from pydantic.alias_generators import to_camel
 from torch import nn
 
-from rollfleet.arguments import plain, shown
+from rollfleet.arguments import as_json
 from rollfleet.cluster.settings import Cluster
 from rollfleet.cluster.sources import Named, Sources
 from rollfleet.cluster.submission import Submission
 from rollfleet.errors import JobInvalid, PolicyInvalid
+from rollfleet.learner.job_keywords import job_of
 from rollfleet.learner.keywords import Keywords
 from rollfleet.nats.job_source import read_job
 from rollfleet.nats.opening import open_through
@@ -39,18 +39,21 @@ _ENTRYPOINTS: Final = "rollfleet.learner.worker_entrypoints"
 _SPACES: Final = ("observation_space", "action_space")
 
 
-def on_cluster(
-    job: CollectorJob, env: Any, policy: Any, keywords: Keywords, cluster: Cluster
-) -> tuple[CollectorJob, Sources]:
+def on_cluster(values: Mapping[str, Any], env: Any, policy: Any, keywords: Keywords) -> tuple[CollectorJob, Sources]:
     """Return a job whose workers run in pods, and the source that they need. Its namespace is not set.
+
+    Args:
+        values: Values of the keywords that are fields of a job.
+        env: The environment, as the collector takes it.
+        policy: The policy, too.
+        keywords: The collector's keywords.
 
     Raises:
         JobInvalid: Workers could not import a value, or there is no field for it. The message shows what to write.
     """
-    sources = Sources()
-    spec = job.spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True) | cluster.spec()
-    own = {key: value for key, value in spec["env"].items() if key not in ("id", "entrypoint", "kwargs")}
-    spec["env"] = own | _env(env, keywords["env_kwargs"], job.spec.workers, sources)
+    sources, cluster = Sources(), keywords["cluster"]
+    spec = cluster.spec() | {"collect": {}, "failure": {}}
+    spec["env"] = _env(env, keywords["env_kwargs"], values["workers"], sources)
     spec["policy"] = _policy(policy, keywords["policy_factory"], sources)
     for part in ("env", "policy"):
         device = keywords[f"{part}_device"]
@@ -66,20 +69,19 @@ def on_cluster(
             spec["collect"][to_camel(name)] = named.entrypoint
         elif hook:
             sources.keep(hook.partition(":")[0])
-    scheme = keywords["weight_scheme"]
-    if scheme is not None:
-        spec["weights"] = spec.get("weights", {}) | _scheme(scheme, sources)
-    failure: dict[str, Any] = {"learnerTimeoutSeconds": cluster.learner_timeout_s} if cluster.learner_timeout_s else {}
+    if (scheme := keywords["weight_scheme"]) is not None:
+        spec["weights"] = _scheme(scheme, sources)
+    if cluster.learner_timeout_s:
+        spec["failure"]["learnerTimeoutSeconds"] = cluster.learner_timeout_s
     if keywords["max_restarts_per_worker"] is not None:
-        failure["maxRestartsPerWorker"] = keywords["max_restarts_per_worker"]
-    spec["failure"] = spec.get("failure", {}) | failure
+        spec["failure"]["maxRestartsPerWorker"] = keywords["max_restarts_per_worker"]
     if not cluster.keep:
         spec["ttlSecondsAfterFinished"] = TTL_S
     name = cluster.name or _new_name(env)
     if sources.files:
         sources.write_into(spec, f"{name}-source")
-    metadata = {"name": name, "labels": dict(cluster.labels)}
-    return parse_job({"apiVersion": job.api_version, "kind": job.kind, "metadata": metadata, "spec": spec}), sources
+    job = job_of(values, spec, {"name": name, "labels": dict(cluster.labels)})
+    return parse_job(job.dump()), sources  # which refuses one that is too large for a cluster
 
 
 def start_on_cluster(
@@ -132,7 +134,7 @@ def _one_env(env: Any, env_kwargs: Mapping[str, Any] | None, sources: Sources) -
     else:
         named = sources.name(env, "env")
         found, kwargs = {"entrypoint": named.entrypoint}, named.kwargs | dict(env_kwargs or {})
-    return found | ({"kwargs": _plain(kwargs, "env_kwargs")} if kwargs else {})
+    return found | ({"kwargs": as_json(kwargs, "env_kwargs")} if kwargs else {})
 
 
 def _check_registration(env_id: str) -> None:
@@ -186,7 +188,7 @@ def _module(policy: nn.Module, sources: Sources) -> Named:
         try:
             if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
                 raise AttributeError(name)
-            kwargs[name] = _plain(getattr(policy, name), name)
+            kwargs[name] = as_json(getattr(policy, name), name)
         except (AttributeError, JobInvalid):
             raise PolicyInvalid(
                 f"workers build the policy themselves, and {kind.__name__} keeps no `{name}` to build it with; write "
@@ -212,19 +214,8 @@ def _scheme(scheme: WeightScheme, sources: Sources) -> dict[str, Any]:
 
 
 def _written(named: Named) -> dict[str, Any]:
-    kwargs = {"kwargs": _plain(named.kwargs, "policy_factory")} if named.kwargs else {}
+    kwargs = {"kwargs": as_json(named.kwargs, "policy_factory")} if named.kwargs else {}
     return {"entrypoint": named.entrypoint, **kwargs}
-
-
-def _plain(value: Any, keyword: str) -> Any:
-    """Return a value as JSON has it. Raises `JobInvalid` if JSON cannot hold it."""
-    try:
-        return json.loads(json.dumps(value, default=plain, allow_nan=False))
-    except (TypeError, ValueError):
-        raise JobInvalid(
-            f"`{keyword}`: a job holds numbers, texts, lists and mappings, not {shown(value)}; write a function of a "
-            f"module that makes it on the worker"
-        ) from None
 
 
 def _new_name(env: Any) -> str:

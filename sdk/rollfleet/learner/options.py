@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rollfleet.arguments import shown, true_or_false, whole_number
 from rollfleet.cluster.settings import Cluster
 from rollfleet.errors import JobInvalid
-from rollfleet.learner.keywords import Keywords
+from rollfleet.learner.keywords import KEYWORDS, Keywords
 from rollfleet_api.job import MAX_WORKERS
 
 if TYPE_CHECKING:
@@ -70,22 +70,6 @@ class LearnerOptions:
         return cls(**{name: keywords[name] for name in ("postproc", "replay_buffer", "weight_scheme")})
 
 
-OF_PROCESSES = (
-    "start_method",
-    "max_restarts_per_worker",
-    "quiet",
-    "close_timeout_s",
-    "max_batches_ahead",
-    "stragglers_threshold",
-    "suspect_after_s",
-    "cluster",
-)
-"""Keywords without a meaning for a worker in the learner's own process."""
-
-OF_MODES = {"max_lag": "async", "max_batches_ahead": "async", "cat_results": "sync", "stragglers_threshold": "sync"}
-"""Keywords with a meaning in one mode only."""
-
-
 def check(keywords: Keywords) -> None:
     """Check the keywords that no field of a job checks, and that those given have a meaning beside each other.
 
@@ -96,9 +80,10 @@ def check(keywords: Keywords) -> None:
     mode, cluster = str(keywords["mode"]).lower(), keywords["cluster"]
     if cluster is not None and not isinstance(cluster, Cluster):
         raise JobInvalid(f"`cluster` is a rollfleet.Cluster(namespace=...), not {shown(cluster)}")
+    about = {name: each for name, each in KEYWORDS.items() if name in given}
     if not workers:
-        for name in OF_PROCESSES:
-            if name in given:
+        for name, each in about.items():
+            if each.needs:
                 raise JobInvalid(f"`{name}` needs worker processes; write `workers=1` or more, or remove it")
         if isinstance(keywords["evaluation"], Mapping) and "workers" in keywords["evaluation"]:
             raise JobInvalid(
@@ -107,12 +92,11 @@ def check(keywords: Keywords) -> None:
             )
         if mode == "async":
             raise JobInvalid("mode 'async' needs worker processes; write `workers=1` or more, or remove `mode`")
-    for name in ("start_method", "quiet", "close_timeout_s"):
-        if name in given and cluster is not None:
+    for name, each in about.items():
+        if each.needs == "machine" and cluster is not None:
             raise JobInvalid(f"`{name}` is about processes of this machine; remove it, or remove `cluster`")
-    for name, needed in OF_MODES.items():
-        if name in given and mode in ("sync", "async") and mode != needed:
-            raise JobInvalid(f"`{name}` has no effect in mode '{mode}'; write `mode='{needed}'`, or remove it")
+        if each.mode and mode in ("sync", "async") and mode != each.mode:
+            raise JobInvalid(f"`{name}` has no effect in mode '{mode}'; write `mode='{each.mode}'`, or remove it")
     if true_or_false(keywords["no_cuda_sync"], "no_cuda_sync") and not given & {"device", "env_device"}:
         raise JobInvalid(
             "`no_cuda_sync` needs `device` or `env_device`: it is about copies to them; name a device, or remove it"

@@ -54,18 +54,6 @@ def without_processes(env: Any) -> None:
         vars(env).pop("_shm_done_flags", None)  # memory of the ended processes, which TorchRL keeps
 
 
-def each_of(value: Any, count: int, name: str) -> list[Any]:
-    """Return the value of an argument for each worker: the entries of a list, or one value for all.
-
-    Raises:
-        ValueError: A list has another length.
-    """
-    values = list(value) if isinstance(value, list | tuple) else [value] * count
-    if len(values) != count:
-        raise ValueError(f"`{name}` has {len(values)} entries for {count} workers")
-    return values
-
-
 def listed(value: Any) -> list[Any]:
     """Return the entries of a sequence; of one value, it alone. An environment is one, although it has a length."""
     return list(value) if isinstance(value, Sequence) and not isinstance(value, EnvBase) else [value]

@@ -9,6 +9,7 @@ import torchrl.collectors
 from torch import nn
 from torchrl.envs import EnvBase
 
+from rollfleet.arguments import for_each
 from rollfleet.collector import Collector as NativeCollector
 from rollfleet.connection import connect
 from rollfleet.errors import CallFailed, JobInvalid, WorkerFailed
@@ -16,7 +17,7 @@ from rollfleet.processes.settings import Processes
 from rollfleet.torchrl.arguments import PLACE, elsewhere
 from rollfleet.torchrl.batches import BatchShape
 from rollfleet.torchrl.collecting import FleetCollector
-from rollfleet.torchrl.environments import DEVICES, device_of, each_of, listed, prepared, without_processes
+from rollfleet.torchrl.environments import DEVICES, device_of, listed, prepared, without_processes
 from rollfleet.torchrl.policies import acting, made, with_spec, without_weights
 from rollfleet_api.collection import CatResults
 
@@ -43,9 +44,9 @@ class WorkersCollector(FleetCollector):
             return self._connect(given, makes[0])
         count = self.num_workers = elsewhere.get("workers") or len(makes)
         for name in DEVICES:
-            own, general = each_of(given[name], count, name), each_of(given["device"], count, "device")
+            own, general = for_each(given[name], count, name), for_each(given["device"], count, "device")
             setattr(self, name, [device_of(*each) for each in zip(own, general, strict=True)])
-        kwargs = each_of(given.get("create_env_kwargs") or {}, count, "create_env_kwargs")
+        kwargs = for_each(given.get("create_env_kwargs") or {}, count, "create_env_kwargs")
         envs = [
             partial(prepared, makes[index % len(makes)], own or {}, device, max(0, self.max_frames_per_traj))
             for index, (own, device) in enumerate(zip(kwargs, self.env_device, strict=True))
@@ -132,7 +133,7 @@ class WorkersCollector(FleetCollector):
 
     def _frames_of_worker(self, frames: Any, envs: int) -> int:
         """Return the frames of one worker's batch: a multiple of its environments."""
-        written = each_of(frames, self.num_workers, "frames_per_batch")
+        written = for_each(frames, self.num_workers, "frames_per_batch")
         if self.sync and len(set(written)) > 1:
             raise JobInvalid("`frames_per_batch`: a list needs equal entries; write one number")
         self.requested_frames_per_batch = sum(listed(frames))

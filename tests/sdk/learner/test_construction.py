@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import pytest
 from gymnasium.vector import SyncVectorEnv
+from pydantic.alias_generators import to_snake
 from tests.sdk.counting import always_0
 from tests.sdk.given_keywords import grouped, keywords_of
 from torch import nn
@@ -16,7 +17,7 @@ import rollfleet.schemes
 from rollfleet import Collector
 from rollfleet.errors import JobInvalid, PolicyInvalid
 from rollfleet.learner.construction import construct
-from rollfleet.learner.job_keywords import NO_LIMIT, PLACES
+from rollfleet.learner.keywords import PLACES
 from rollfleet.testing import CountingEnv
 
 
@@ -131,10 +132,12 @@ def test_what_is_no_policy_is_refused_before_workers_start(policy: Any, message:
 
 
 @pytest.mark.parametrize("none", [0, -1, None])
-@pytest.mark.parametrize("keyword", NO_LIMIT)
+@pytest.mark.parametrize(
+    "keyword", ["total_frames", "init_random_frames", "max_frames_per_traj", "trajs_per_batch", "weights_interval"]
+)
 def test_minus_1_and_none_mean_no_limit(keyword: str, none: int | None) -> None:
     job = construct("CartPole-v1", None, keywords_of(frames_per_batch=8, **{keyword: none})).workload.job
-    assert attrgetter(PLACES[keyword])(job.spec) == 0
+    assert attrgetter(to_snake(PLACES[keyword]))(job.spec) == 0
 
 
 def make_always_0() -> Any:

@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from pydantic.alias_generators import to_snake
 from tests.sdk.given_keywords import keywords_of
 from torch import Tensor, nn
 
@@ -15,7 +16,7 @@ import rollfleet
 from rollfleet import Cluster
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.construction import construct
-from rollfleet.learner.job_keywords import PLACES
+from rollfleet.learner.keywords import PLACES
 from rollfleet.learner.worker_entrypoints import env_of_worker, named, policy_of_worker
 from rollfleet.schemes import Trained
 from rollfleet.transports.hooks import HOOKS
@@ -119,7 +120,7 @@ def test_an_option_sets_the_same_field_of_a_job_on_a_cluster_as_in_processes(giv
     keywords = {"workers": 2, "frames_per_batch": 64} | given
     here = construct("CartPole-v1", keywords.pop("policy", None), keywords_of(**keywords)).workload.job.spec
     there = the_job(**given).spec
-    for field in (PLACES[name] for name in given if name in PLACES):
+    for field in (to_snake(PLACES[name]) for name in given if name in PLACES):
         assert attrgetter(field)(there) == attrgetter(field)(here), field
 
 
@@ -208,6 +209,7 @@ def test_sources_are_mounted_in_their_folders_beside_the_users_own_volumes() -> 
         ({"weight_scheme": Halved(0.5)}, "make Halved a dataclass with the one field `precision`"),
         ({"workers": 0}, "`cluster` needs worker processes; write `workers=1` or more"),
         ({"start_method": "fork"}, "`start_method` is about processes of this machine; remove it"),
+        ({"place": Cluster(nats={"nothing": 1})}, r"^nats\.nothing: unknown field `nothing`; the fields here are"),
         ({"quiet": False}, "`quiet` is about processes of this machine"),
         ({"place": "team-a"}, r"`cluster` is a rollfleet.Cluster\(namespace=...\), not 'team-a'"),
     ],
