@@ -1,35 +1,31 @@
 """Revisions of workers and learner: hashes of the fields that they read only at their start.
 
 A changed revision restarts them. It depends only on what the user wrote: a new operator, with another default image or
-pod template, restarts no pods. Fields that are not listed count: a new field restarts the workers instead of being
-ignored silently.
+pod template, restarts no pods. Models list the fields that restart no worker: a new field restarts the workers instead
+of being ignored silently.
 """
 
 from functools import lru_cache
 from typing import Any, Final
 
-from rollfleet_api.job import CollectorJob
+from rollfleet_api.fields import Model
+from rollfleet_api.job import CollectorJob, CollectorJobSpec
+from rollfleet_api.wording import model_of
 from rollfleet_operator.manifest import Manifest, digest
 from rollfleet_operator.scheduler import scheduler_labels
 
-_NOT_FOR_WORKERS: Final[dict[str, Any]] = {
-    "workers": True,
-    "suspend": True,
-    "delivery": True,
-    "learner": True,
-    "evaluation": True,
-    "nats": True,
-    "ttl_seconds_after_finished": True,
-    "autoscale": True,
-    "failure": {"pending_deadline_seconds", "suspect_after_seconds", "learner_timeout_seconds"},
-    "collect": {"total_frames", "init_random_frames", "cat_results"},
-    "weights": {"interval"},
-}
-_FOR_LEARNER: Final[dict[str, Any]] = {
-    **dict.fromkeys(("learner", "mode", "env", "policy", "source"), True),
-    "collect": {"cat_results", "traj_format"},
-    "weights": {"precision", "scheme"},
-}
+
+def _listed(model: type[Model], names: str) -> dict[str, Any]:
+    """Return the fields in a list of a model and its parts, as `model_dump` takes them."""
+    found: dict[str, Any] = dict.fromkeys(getattr(model, names), True)
+    for name, field in model.model_fields.items():
+        if name not in found and (part := model_of(field)) and (below := _listed(part, names)):
+            found[name] = below
+    return found
+
+
+_NOT_FOR_WORKERS: Final = _listed(CollectorJobSpec, "KEEPS_WORKERS")
+_FOR_LEARNER: Final = _listed(CollectorJobSpec, "RESTARTS_LEARNER")
 
 
 def workers_revision(job: CollectorJob, source_digest: str = "") -> str:
