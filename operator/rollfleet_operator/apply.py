@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.kubernetes_names import MANAGED_BY_LABEL, MANAGER
+from rollfleet_api.state.problems import Problem, refused_for
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import WATCHED, Cache, job_key, owned_by
 from rollfleet_operator.errors import ApiError, EarlierJob, NameTaken, OperatorError
 from rollfleet_operator.manifest import Manifest, Ref, ref
 from rollfleet_operator.observed import installation_of
 from rollfleet_operator.plan import Action, Apply, Change, Delete
-from rollfleet_operator.problems import Problem, refused_for
 
 
 class Applier:

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 from rollfleet_api.frame_rate import STALE_S
 from rollfleet_api.job import MAX_WORKERS, AutoscaleSpec, CollectorJob, Mode
 from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
-from rollfleet_operator.nats_port import Heartbeats
-from rollfleet_operator.snapshot import FRESH_S
+from rollfleet_api.state.processes import Heartbeats
+from rollfleet_api.state.snapshot import FRESH_S
 
 WINDOW_S: Final = 60.0
 """The least time over which waits are averaged."""

@@ -3,17 +3,18 @@
 from typing import Final
 
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.kubernetes_names import selector
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
+from rollfleet_api.state.processes import Run
 from rollfleet_api.times import parse_time
-from rollfleet_operator import names
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import SourceMissing
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.manifest import Manifest, digest
 from rollfleet_operator.nats_port import JobKey
-from rollfleet_operator.observed import Observed, Run, observe
+from rollfleet_operator.observed import Observed, observe
 
 LONGEST_S: Final = 60.0
 """Longest interval between lookups of why a run cannot create its pods."""
@@ -31,15 +32,15 @@ class ClusterReader:
         children = self._cache.children(key, str(job.metadata.uid))
         children += memory.secrets.values()
         pods = self._cache.pods(key)
-        return observe(children, pods, refused_pods=memory.refusal.message, source_digest=memory.source_digest)
+        return observe(job, children, pods, refused_pods=memory.refusal.message, source_digest=memory.source_digest)
 
     async def read_learner(self, job: CollectorJob, memory: JobMemory) -> None:
         """Read the pods of a learner that has left, whose watch may be late. Raises ApiError if that is refused."""
         seen = self.observe(job, memory)
-        left = [run for run in seen.runs if run.name.role is Role.LEARNER and run.complete and not job.has_ended]
+        left = [run for run in seen.runs if run.role is Role.LEARNER and run.complete and not job.has_ended]
         if any(not any(pod.done for pod in seen.pods_of(run)) for run in left):
-            selector = names.selector(job.metadata.name, Role.LEARNER)
-            for pod in await self._api.list("Pod", job.metadata.namespace, labels=selector):
+            labels = selector(job.metadata.name, Role.LEARNER)
+            for pod in await self._api.list("Pod", job.metadata.namespace, labels=labels):
                 self._cache.put(pod)
 
     async def read_namespace(self, job: CollectorJob, memory: JobMemory) -> None:

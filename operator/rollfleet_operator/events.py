@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobStatus
+from rollfleet_api.state.problems import clip
 from rollfleet_api.status import Condition, ConditionStatus, ConditionType
 from rollfleet_api.times import format_time
 from rollfleet_operator.manifest import Manifest
-from rollfleet_operator.problems import clip
 
 QUIET_S: Final = 60.0
 """Shortest interval between equal events: a condition that flips back and forth is reported once."""

@@ -7,11 +7,12 @@ from typing import TypeVar
 from rollfleet_api.frame_rate import FrameRate
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, WorkerStatus
+from rollfleet_api.state.processes import Heartbeats
 from rollfleet_operator.autoscale import History
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.events import EventThrottle
 from rollfleet_operator.manifest import Manifest, Ref
-from rollfleet_operator.nats_port import Heartbeats, JobKey, NatsPort
+from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.plan import Stamp
 
 B = TypeVar("B", WorkerStatus, LearnerStatus)

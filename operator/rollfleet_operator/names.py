@@ -80,8 +80,3 @@ def labels(job: str, role: Role | None = None) -> dict[str, str]:
     """Return the labels of a job's objects."""
     found = {MANAGED_BY_LABEL: MANAGER, JOB_LABEL: job}
     return found if role is None else found | {ROLE_LABEL: role.value}
-
-
-def selector(job: str, role: Role) -> str:
-    """Return the label selector of a role's pods."""
-    return f"{JOB_LABEL}={job},{ROLE_LABEL}={role}"

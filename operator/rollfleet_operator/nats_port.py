@@ -3,12 +3,10 @@
 `rollfleet_operator.nats` implements it for real servers.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import LearnerStatus, WorkerStatus
+from rollfleet_api.state.processes import Heartbeats
 
 
 class JobKey(NamedTuple):
@@ -16,21 +14,6 @@ class JobKey(NamedTuple):
 
     namespace: str
     name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeats:
-    """The last heartbeats of a job, of any age: each carries its own time.
-
-    Attributes:
-        workers: The newest heartbeat of each worker, by index. It may contain workers that have left.
-        learner: The learner's newest heartbeat; None: the job never had a learner.
-        since_s: Time since when NATS has answered this operator without a gap; inf: it does not answer now.
-    """
-
-    workers: Mapping[int, WorkerStatus] = field(default_factory=dict)
-    learner: LearnerStatus | None = None
-    since_s: float = 0.0
 
 
 class NatsPort(Protocol):

@@ -1,15 +1,18 @@
 """A job's observed children, parsed. No other module reads the API server's objects."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Self, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
+from rollfleet_api.state.processes import Processes, Run
 from rollfleet_api.times import parse_time
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest, Ref, ref
+from rollfleet_operator.revision import learner_revision, workers_revision
 from rollfleet_operator.scheduler import is_held
 
 log = logging.getLogger(__name__)
@@ -18,79 +21,17 @@ P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A Kubernetes Job of a CollectorJob: one revision of its workers, or of its learner.
+class Observed(Processes):
+    """The observed children of a job: its processes, and the objects around them.
 
     Attributes:
-        name: Its name: job, role and revision.
-        pods: Number of pods that should run.
-        suspended: Whether it is suspended: by the operator after the job's end, else by another client, such as Kueue.
-        held: Whether a scheduler decides when its pods start.
-        complete: Whether all pods exited with 0.
-        failed: The message of its failure; None: it has not failed.
-        deleting: Whether it is being deleted.
-        created_s: Its creation time.
-        restarts: Number of failed pods.
-    """
-
-    name: names.Workload
-    uid: str
-    pods: int
-    suspended: bool
-    held: bool
-    complete: bool
-    failed: str | None
-    deleting: bool
-    created_s: float
-    restarts: int
-
-    @property
-    def finished(self) -> bool:
-        """Whether it will start no more pods."""
-        return self.complete or self.failed is not None
-
-    @classmethod
-    def parse(cls, manifest: Manifest) -> Self:
-        """Parse an object of the API server.
-
-        Raises:
-            ValueError: It is not a Job of workers or a learner.
-        """
-        metadata, spec, status = manifest["metadata"], manifest["spec"], manifest.get("status") or {}
-        held = {each["type"]: each for each in status.get("conditions") or [] if each["status"] == "True"}
-        failed = held.get("Failed")
-        return cls(
-            name=names.Workload.parse(metadata["name"]),
-            uid=metadata["uid"],
-            pods=spec.get("parallelism", 1),
-            suspended=spec.get("suspend", False),
-            held=is_held(metadata.get("labels") or {}),
-            complete="Complete" in held,
-            failed=failed.get("message", "") if failed else None,
-            deleting="deletionTimestamp" in metadata,
-            created_s=parse_time(metadata["creationTimestamp"]),
-            restarts=status.get("failed", 0),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """The observed children of a job.
-
-    Attributes:
-        children: Objects owned by the job itself.
-        runs: The Kubernetes Jobs among them, oldest first.
-        pods: The pods of these runs, and those of the job's NATS server.
+        children: Objects owned by the job itself. The Kubernetes Jobs among them are the runs.
         occupied: Whether a worker or a learner has not finished, also one of a run that is gone.
-        refused_pods: Why a run cannot create pods (quota, Pod Security), in the API server's words; empty: it can.
         source_digest: Digest of the files in the job's ConfigMap; empty: the job has none; None: unknown.
     """
 
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
-    runs: tuple[Run, ...] = ()
-    pods: tuple[Pod, ...] = ()
     occupied: bool = False
-    refused_pods: str = ""
     source_digest: str | None = ""
 
     @property
@@ -118,31 +59,24 @@ class Observed:
         found = next((str(each.get("hostname") or each.get("ip") or "") for each in given), "")
         return "" if ".svc." in f"{found.lower()}." else found
 
-    def run(self, name: names.Workload) -> Run | None:
-        """Return the run with this name, unless it is being deleted."""
-        return next((run for run in self.runs if run.name == name and not run.deleting), None)
-
-    def pods_of(self, run: Run | None) -> list[Pod]:
-        """Return the pods of a run."""
-        return [pod for pod in self.pods if run is not None and pod.run == run.uid]
-
 
 def observe(
-    children: Iterable[Manifest], pods: Iterable[Pod], *, refused_pods: str = "", source_digest: str | None = ""
+    job: CollectorJob,
+    children: Iterable[Manifest],
+    pods: Iterable[Pod],
+    *,
+    refused_pods: str = "",
+    source_digest: str | None = "",
 ) -> Observed:
-    """Parse a job's children, and pass over all objects and pods that do not belong to them.
-
-    Example:
-        >>> observe([], []).runs
-        ()
-    """
+    """Parse a job's children, and pass over all objects and pods that do not belong to them."""
     children, pods = list(children), list(pods)
-    found = [(child, parsed(Run.parse, child) if child["kind"] == "Job" else None) for child in children]
+    found = [(child, parsed(run_of, child) if child["kind"] == "Job" else None) for child in children]
     runs = sorted((run for _, run in found if run), key=lambda run: (run.created_s, run.uid))
     uids = {run.uid for run in runs}
-    return Observed(
+    observed = Observed(
         children={ref(child): child for child, run in found if run or child["kind"] != "Job"},
         runs=tuple(runs),
+        current=_current(job, runs, source_digest),
         pods=tuple(
             sorted((pod for pod in pods if pod.run in uids or pod.role is Role.NATS), key=lambda pod: pod.index)
         ),
@@ -150,6 +84,42 @@ def observe(
         refused_pods=refused_pods or next((refused for child in children if (refused := _refused(child))), ""),
         source_digest=source_digest,
     )
+    return replace(observed, server_starts=observed.server is not None and not observed.server_ready)
+
+
+def run_of(manifest: Manifest) -> Run:
+    """Parse a Kubernetes Job of the API server.
+
+    Raises:
+        ValueError: It is not a Job of workers or a learner.
+    """
+    metadata, spec, status = manifest["metadata"], manifest["spec"], manifest.get("status") or {}
+    held = {each["type"]: each for each in status.get("conditions") or [] if each["status"] == "True"}
+    failed = held.get("Failed")
+    return Run(
+        name=metadata["name"],
+        role=names.Workload.parse(metadata["name"]).role,
+        uid=metadata["uid"],
+        pods=spec.get("parallelism", 1),
+        suspended=spec.get("suspend", False),
+        held=is_held(metadata.get("labels") or {}),
+        complete="Complete" in held,
+        failed=failed.get("message", "") if failed else None,
+        deleting="deletionTimestamp" in metadata,
+        created_s=parse_time(metadata["creationTimestamp"]),
+        restarts=status.get("failed", 0),
+    )
+
+
+def _current(job: CollectorJob, runs: Sequence[Run], source_digest: str | None) -> dict[Role, Run]:
+    """Return the runs of the present revisions of workers and learner: the newest ones if the files are unknown."""
+    revisions = {Role.WORKER: workers_revision} | ({Role.LEARNER: learner_revision} if job.spec.learner else {})
+    found = [run for run in runs if run.role in revisions and not run.deleting]
+    if source_digest is not None:
+        name = job.metadata.name
+        wanted = {str(names.Workload(name, role, of(job, source_digest))) for role, of in revisions.items()}
+        found = [run for run in found if run.name in wanted]
+    return {run.role: run for run in found}
 
 
 def installation_of(child: Manifest) -> str:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import END_NOW_S
+from rollfleet_api.state.processes import Run
+from rollfleet_api.state.verdict import Stage
 from rollfleet_operator.manifest import Manifest, Ref, covers, ref
 from rollfleet_operator.names import APPLIED
-from rollfleet_operator.observed import Observed, Run
-from rollfleet_operator.verdict import Stage
+from rollfleet_operator.observed import Observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def plan_runs(
     # Kubernetes starts a pod again if one of its other containers failed.
     coming_back = [run for run in runs if any(pod.failed and pod.done for pod in observed.pods_of(run))]
     changed = [
-        Change(Ref("Job", str(run.name)), {"spec": spec})
+        Change(Ref("Job", run.name), {"spec": spec})
         for run in runs
         if not run.finished and (starting or run not in leaving)  # one that leaves may have to stay
         if (spec := _changed(job, run, stopped=stage.ended and (not lingering or run in coming_back)))
@@ -104,20 +105,20 @@ def plan_runs(
         and not pod.deleting
         and (pod.crash or (pod.done and pod.role is Role.LEARNER))
     ]
-    there = {str(run.name) for run in observed.runs}  # one that is being deleted must vanish first
+    there = {run.name for run in observed.runs}  # one that is being deleted must vanish first
     created = [
         Apply(manifest, new=True)
         for manifest in (wanted or ())
         if starting and manifest["metadata"]["name"] not in there
     ]
-    return [*changed, *created, *(Delete(Ref("Job", str(run.name)), run.uid) for run in leaving), *ending]
+    return [*changed, *created, *(Delete(Ref("Job", run.name), run.uid) for run in leaving), *ending]
 
 
 def _must_go(job: CollectorJob, run: Run, wanted: Collection[str] | None, stage: Stage, lingering: bool) -> bool:
     if stage.ended and run.finished:  # it stays for its logs
         return False
-    removed = stage is Stage.LIVE and run.complete and run.name.role is Role.LEARNER  # its pod was: start another one
-    if removed or job.spec.suspend or (wanted is not None and str(run.name) not in wanted):
+    removed = stage is Stage.LIVE and run.complete and run.role is Role.LEARNER  # its pod was: start another one
+    if removed or job.spec.suspend or (wanted is not None and run.name not in wanted):
         return True
     if stage is Stage.RETRY:
         return run.failed is not None or run.suspended
@@ -129,5 +130,5 @@ def _changed(job: CollectorJob, run: Run, *, stopped: bool) -> Manifest:
     if stopped:
         return {} if run.suspended else {"suspend": True}  # its pods that have failed stay for their logs
     evaluation = job.spec.evaluation.workers if job.spec.evaluation else run.pods
-    size = {Role.WORKER: job.spec.workers, Role.EVALUATION: evaluation}.get(run.name.role, run.pods)
+    size = {Role.WORKER: job.spec.workers, Role.EVALUATION: evaluation}.get(run.role, run.pods)
     return {} if size == run.pods else {"completions": size, "parallelism": size}

@@ -12,6 +12,9 @@ from typing import Final, NamedTuple
 
 from rollfleet_api.job import KIND, CollectorJob, CollectorJobStatus
 from rollfleet_api.permissions import Role
+from rollfleet_api.state.snapshot import Snapshot
+from rollfleet_api.state.status import INVALID, status
+from rollfleet_api.state.verdict import Stage, Verdict, verdict
 from rollfleet_api.validation import JobErrors, parse_job
 from rollfleet_operator import nats_server
 from rollfleet_operator.api import Api
@@ -31,11 +34,8 @@ from rollfleet_operator.plan import Apply, plan_access, plan_runs, stamp
 from rollfleet_operator.retention import expires_in_s, lingers_for_s
 from rollfleet_operator.scheduler import is_held
 from rollfleet_operator.settings import Settings
-from rollfleet_operator.snapshot import Snapshot
-from rollfleet_operator.status import INVALID, status
 from rollfleet_operator.status_writer import StatusWriter
 from rollfleet_operator.ui.shown_jobs import ShownJobs
-from rollfleet_operator.verdict import Stage, Verdict, verdict
 
 log = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobStatus
+from rollfleet_api.state.status import is_transition, not_reconciled, ours
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import ApiError
@@ -12,7 +13,6 @@ from rollfleet_operator.events import Event, event, events_between
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import JobKey
-from rollfleet_operator.status import is_transition, not_reconciled, ours
 
 log = logging.getLogger(__name__)
 

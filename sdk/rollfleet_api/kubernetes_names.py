@@ -33,3 +33,8 @@ def credentials_secret(job: str, role: Role) -> str:
         'cartpole-learner-nats'
     """
     return f"{job}-{role}-nats"
+
+
+def selector(job: str, role: Role) -> str:
+    """Return the label selector of a role's pods."""
+    return f"{JOB_LABEL}={job},{ROLE_LABEL}={role}"

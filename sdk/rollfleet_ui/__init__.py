@@ -2,7 +2,8 @@
 
 - `model` is what the API sends. `rows` and `spec_text` make it from a job, `local_status` from a run on
   this machine.
-- `history` keeps what happened, in bounds, with its `series` and `waits`.
+- `job_record` is one job over time: its newest state, its `history` in bounds, with its `series` and `waits`, and its
+  `edits`.
 - `source` has the seams: who has jobs to show, and who may see them. `saved_runs` shows past runs.
 - `server` answers over HTTP; `token_guard` admits browsers of this machine.
 - `static` is the page itself: plain files, no build.

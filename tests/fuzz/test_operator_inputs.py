@@ -15,15 +15,15 @@ from rollfleet_api.frame_rate import FrameRate
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.kubernetes_names import JOB_LABEL, ROLE_LABEL
 from rollfleet_api.messages import LearnerStatus, MessageInvalid, WorkerState, WorkerStatus, unpack
+from rollfleet_api.state.processes import Heartbeats
+from rollfleet_api.state.status import status
+from rollfleet_api.state.verdict import verdict
 from rollfleet_api.validation import JobErrors, parse_job
 from rollfleet_operator.autoscale import History, decide
 from rollfleet_operator.errors import TemplateInvalid
 from rollfleet_operator.events import event, events_between
 from rollfleet_operator.manifest import Manifest
-from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.plan import plan_access, plan_runs
-from rollfleet_operator.status import status
-from rollfleet_operator.verdict import verdict
 
 pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
 

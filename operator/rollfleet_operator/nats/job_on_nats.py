@@ -19,12 +19,12 @@ from nats.errors import Error as NatsError
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, MessageInvalid, WorkerStatus, unpack
 from rollfleet_api.publication import DELETED, published_bytes, subjects_of
+from rollfleet_api.state.processes import Heartbeats
 from rollfleet_api.subjects import Ask
 from rollfleet_api.text import last_line
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.connection import Connection
 from rollfleet_operator.nats_access import Login
-from rollfleet_operator.nats_port import Heartbeats
 
 log = logging.getLogger(__name__)
 

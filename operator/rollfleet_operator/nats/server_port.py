@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.nats_server import OWNER
+from rollfleet_api.state.processes import Heartbeats
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.job_on_nats import JobOnNats, MessageCount
 from rollfleet_operator.nats_access import NatsAccess
-from rollfleet_operator.nats_port import Heartbeats, JobKey
+from rollfleet_operator.nats_port import JobKey
 
 TIMEOUT_S = 9.0
 

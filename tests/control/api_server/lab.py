@@ -18,12 +18,13 @@ from tests.control.pure.scene import SHARED
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.kinds import KINDS
 from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_api.state.processes import Heartbeats
 from rollfleet_api.times import format_time
 from rollfleet_operator import names
 from rollfleet_operator.api import Api
 from rollfleet_operator.manifest import Manifest, overlay
 from rollfleet_operator.nats_access import NatsAccess
-from rollfleet_operator.nats_port import Heartbeats, JobKey
+from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.program import Operator
 from rollfleet_operator.settings import Settings
 

@@ -11,9 +11,9 @@ from tests.control.kubernetes import find
 from tests.control.pure.scene import Scene, scene
 from tests.pages import blocks
 
+from rollfleet_api.state.problems import Problem
+from rollfleet_api.state.status import INVALID, not_reconciled, status
 from rollfleet_api.status import UNSEEN
-from rollfleet_operator.problems import Problem
-from rollfleet_operator.status import INVALID, not_reconciled, status
 
 READS = scene().running(0, 1)
 RUNS = READS.with_heartbeats(READS.beat(0), READS.beat(1))

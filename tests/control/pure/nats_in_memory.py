@@ -3,8 +3,9 @@
 from collections.abc import Awaitable, Callable
 
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.state.processes import Heartbeats
 from rollfleet_operator.errors import NatsUnavailable
-from rollfleet_operator.nats_port import Heartbeats, JobKey
+from rollfleet_operator.nats_port import JobKey
 
 
 class NatsInMemory:

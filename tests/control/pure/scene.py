@@ -11,18 +11,18 @@ from rollfleet_api.kubernetes_names import INDEX_LABEL, JOB_LABEL, ROLE_LABEL
 from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
+from rollfleet_api.state.processes import Heartbeats
+from rollfleet_api.state.snapshot import Snapshot
+from rollfleet_api.state.status import status
+from rollfleet_api.state.verdict import Verdict, verdict
 from rollfleet_api.times import format_time
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.desired import access_objects, runs
 from rollfleet_operator.installation_key import KEY_BYTES, InstallationKey
 from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
 from rollfleet_operator.nats_access import Login, NatsAccess
-from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.observed import Observed, observe, parsed
 from rollfleet_operator.settings import Settings
-from rollfleet_operator.snapshot import Snapshot
-from rollfleet_operator.status import status
-from rollfleet_operator.verdict import Verdict, verdict
 
 NOW_S = 1_800_000_000.0
 OWN = NatsAccess(key=InstallationKey(bytes(KEY_BYTES)))
@@ -173,7 +173,7 @@ class Scene:
     @property
     def observed(self) -> Observed:
         pods = [pod for manifest in self.pods if (pod := parsed(Pod.parse, manifest))]
-        return observe(self.children, pods, refused_pods=self.refused_pods)
+        return observe(self.job, self.children, pods, refused_pods=self.refused_pods)
 
     @property
     def verdict(self) -> Verdict:

@@ -29,9 +29,8 @@ def reasons(file: Path) -> set[str]:
 
 
 def test_every_problem_of_the_operator_has_advice(repository: Path) -> None:
-    operator = repository / "operator/rollfleet_operator"
-    files = ("problems.py", "apply.py", "status.py", "verdict.py")
-    reported = set().union(*(reasons(operator / name) for name in files))
+    files = [repository / f"sdk/rollfleet_api/state/{name}.py" for name in ("problems", "status", "verdict")]
+    reported = set().union(*map(reasons, [*files, repository / "operator/rollfleet_operator/apply.py"]))
     assert "QuotaExceeded" in reported
     reported |= {f"{role.capitalize()}Crashed" for role in Role}
     assert reported - OF_KUBERNETES - NO_TROUBLE <= set(ADVICE)

@@ -10,8 +10,8 @@ from tests.control.pure.scene import a_job
 
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_api.state.processes import Heartbeats
 from rollfleet_operator.autoscale import RETRY_LOWER_S, SCALE_DOWN_DELAY_S, WINDOW_S, History, decide
-from rollfleet_operator.nats_port import Heartbeats
 
 LOOK_S = 5.0
 HOUR_S = 3600.0

@@ -69,7 +69,8 @@ def test_the_learner_alone_learns_the_public_address_of_nats() -> None:
 )
 def test_no_name_inside_of_the_cluster_is_a_load_balancers(given: dict[str, str], url: str | None) -> None:
     status = {"status": {"loadBalancer": {"ingress": [given]}}}
-    host = observe([overlay(wanted(a_job())[Ref("Service", "cartpole-nats")], status)], []).public_host
+    job = a_job()
+    host = observe(job, [overlay(wanted(job)[Ref("Service", "cartpole-nats")], status)], []).public_host
     assert (OWN.login(a_job(), Role.LEARNER, host=host).url if host else None) == url
 
 

@@ -11,6 +11,8 @@ from rollfleet_api.kubernetes_names import ROLE_LABEL
 from rollfleet_api.messages import Evaluation, LearnerStatus
 from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH
 from rollfleet_api.permissions import Role
+from rollfleet_api.state.status import status
+from rollfleet_api.state.verdict import Stage
 from rollfleet_api.status import ConditionType, EvaluationStatus
 from rollfleet_operator import names
 from rollfleet_operator.cache import Cache
@@ -18,8 +20,6 @@ from rollfleet_operator.manifest import Ref
 from rollfleet_operator.metrics import Metrics
 from rollfleet_operator.plan import plan_runs
 from rollfleet_operator.revision import evaluation_revision, workers_revision
-from rollfleet_operator.status import status
-from rollfleet_operator.verdict import Stage
 from rollfleet_operator.work_queue import WorkQueue
 
 EVALUATION: dict[str, Any] = {"every": 10, "workers": 3}

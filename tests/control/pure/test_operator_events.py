@@ -4,8 +4,8 @@ import pytest
 from tests.control.pure.scene import Scene, scene
 
 from rollfleet_api.messages import LearnerPhase
+from rollfleet_api.state.status import status
 from rollfleet_operator.events import QUIET_S, Event, EventThrottle, event, events_between
-from rollfleet_operator.status import status
 
 
 def status_of(before: Scene, after: Scene) -> list[tuple[str, str]]:

@@ -14,14 +14,14 @@ from crds.crd import crd
 from tests.api.job_data import SMALLEST, job_data
 from tests.control.pure.scene import Scene, wanted
 
+from rollfleet_api.state.status import status
+from rollfleet_api.state.verdict import Stage
 from rollfleet_api.validation import MAX_SPEC_BYTES, JobErrors, Oversized, bounded, parse_job
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import TemplateInvalid
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.plan import plan_access, plan_runs
-from rollfleet_operator.status import status
-from rollfleet_operator.verdict import Stage
 
 LOOK_S = 1.0
 API_SERVER_BYTES = 1_500_000

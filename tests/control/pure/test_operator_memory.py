@@ -7,8 +7,9 @@ from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.control.pure.scene import NOW_S, a_job, scene
 
 from rollfleet_api.messages import LearnerStatus
+from rollfleet_api.state.processes import Heartbeats
 from rollfleet_operator.job_memory import JobMemory
-from rollfleet_operator.nats_port import Heartbeats, JobKey
+from rollfleet_operator.nats_port import JobKey
 
 
 @pytest.mark.parametrize("wrong_s", [90.0, -90.0])

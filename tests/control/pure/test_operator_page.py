@@ -11,19 +11,19 @@ from tests.control.pure.scene import NOW_S, Scene, scene
 from rollfleet_api.diagnosis import diagnose
 from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState
 from rollfleet_api.permissions import Role
+from rollfleet_api.state.problems import Problem
+from rollfleet_api.state.status import status
 from rollfleet_api.times import format_time
 from rollfleet_api.validation import parse_job
 from rollfleet_api.views import JobView
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.nats_port import JobKey
-from rollfleet_operator.problems import Problem
-from rollfleet_operator.status import status
-from rollfleet_operator.ui.job_record import JobRecord
 from rollfleet_operator.ui.logs import PodLogs
 from rollfleet_operator.ui.shown_jobs import ShownJobs
-from rollfleet_operator.ui.workers import worker_rows
+from rollfleet_ui.job_record import JobRecord
 from rollfleet_ui.model import Happened
+from rollfleet_ui.rows import worker_rows
 
 KEY = JobKey("lab", "cartpole")
 LEARNER = LearnerStatus(session=1, version=5, applied_version=4, frames=640, mean_return=21.5, time_s=NOW_S - 1)

@@ -7,10 +7,10 @@ import pytest
 from tests.control.pure.scene import Scene, scene, wanted
 
 from rollfleet_api.permissions import Role
+from rollfleet_api.state.verdict import Stage
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
 from rollfleet_operator.plan import Apply, Change, Delete, plan_access, plan_runs
-from rollfleet_operator.verdict import Stage
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "gpus"}
 OTHERS = {"kueue.x-k8s.io/queue-name": "others"}

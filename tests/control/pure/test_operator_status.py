@@ -9,10 +9,10 @@ from tests.control.pure.scene import Scene, scene
 
 from rollfleet_api.messages import LearnerStatus, WorkerState
 from rollfleet_api.permissions import Role
+from rollfleet_api.state.problems import Problem
+from rollfleet_api.state.status import is_transition, not_reconciled, ours, status
 from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, Phase, WaitsStatus
 from rollfleet_api.times import format_time
-from rollfleet_operator.problems import Problem
-from rollfleet_operator.status import is_transition, not_reconciled, ours, status
 
 NOW_S = 1_800_000_000.0  # in every scene
 GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."

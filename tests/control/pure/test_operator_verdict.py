@@ -10,11 +10,12 @@ from tests.control.pure.scene import Scene, scene
 from rollfleet_api.job import CollectorJobStatus
 from rollfleet_api.messages import LearnerPhase, LearnerStatus
 from rollfleet_api.permissions import Role
+from rollfleet_api.state.conditions import conditions
+from rollfleet_api.state.processes import Heartbeats
+from rollfleet_api.state.verdict import Stage
 from rollfleet_api.times import format_time
-from rollfleet_operator.conditions import conditions
 from rollfleet_operator.job_memory import JobMemory
-from rollfleet_operator.nats_port import Heartbeats, JobKey
-from rollfleet_operator.verdict import Stage
+from rollfleet_operator.nats_port import JobKey
 
 LEARNER: dict[str, Any] = {"template": {}}
 GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: 0/1 nodes are available."

@@ -26,6 +26,7 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import pack
 from rollfleet_api.permissions import Role
 from rollfleet_api.publication import subjects_of
+from rollfleet_api.state.processes import Heartbeats
 from rollfleet_api.subjects import Ask
 from rollfleet_api.validation import parse_job
 from rollfleet_operator import nats_server
@@ -33,7 +34,6 @@ from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.installation_key import KEY_BYTES, InstallationKey
 from rollfleet_operator.nats.server_port import NatsOnServers
 from rollfleet_operator.nats_access import Login, NatsAccess
-from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.settings import Settings
 
 START_TIMEOUT_S = 60.0

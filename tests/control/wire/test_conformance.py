@@ -5,7 +5,8 @@ from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.control.wire.job_nats import Site
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_operator.nats_port import Heartbeats, JobKey, NatsPort
+from rollfleet_api.state.processes import Heartbeats
+from rollfleet_operator.nats_port import JobKey, NatsPort
 
 KEY = JobKey("lab", "cartpole")
 

@@ -1,40 +1,53 @@
-"""What the page knows of one job: its newest state, and its history since the operator started."""
+"""What the page knows of one job: its newest state, and its history since the record began."""
 
+from collections.abc import Callable
 from typing import Final
 
 import yaml
 
-from rollfleet_api.diagnosis import diagnose
+from rollfleet_api.diagnosis import Diagnosis, diagnose
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
-from rollfleet_api.status import CollectorJobStatus, ConditionType, Phase
+from rollfleet_api.state.problems import crashed, title
+from rollfleet_api.state.snapshot import Snapshot
+from rollfleet_api.status import ConditionType, Phase
 from rollfleet_api.times import parse_time
 from rollfleet_api.views import JobView
-from rollfleet_operator.manifest import Manifest
-from rollfleet_operator.problems import crashed, title
-from rollfleet_operator.snapshot import Snapshot
-from rollfleet_operator.ui.edits import edit
-from rollfleet_operator.ui.workers import object_rows, worker_rows
-from rollfleet_operator.verdict import current_run
+from rollfleet_ui.edits import edit
 from rollfleet_ui.history import JobHistory
-from rollfleet_ui.model import Happened, History, JobPage, JobRow, Moment, WorkerRow
-from rollfleet_ui.rows import SKETCH_POINTS, job_row
+from rollfleet_ui.model import Happened, History, JobPage, JobRow, Moment, ObjectRow, WorkerRow
+from rollfleet_ui.rows import SKETCH_POINTS, job_row, worker_rows
 from rollfleet_ui.spec_text import defaulted, spec_text
 
 _ENDS: Final = {
     Phase.COMPLETE: (Happened.COMPLETE, ConditionType.COMPLETE),
     Phase.FAILED: (Happened.FAILED, ConditionType.FAILED),
+    Phase.SUSPENDED: (Happened.SUSPENDED, ConditionType.SUSPENDED),  # it is an end of a run on one machine
 }
 
 
 class JobRecord:
-    """The record of a job."""
+    """The record of a job.
 
-    def __init__(self, manifest: Manifest) -> None:
-        self._manifest, self._view = manifest, _viewed(manifest)
+    Args:
+        view: The job as it is now.
+        objects: Returns the objects that the job became, except its pods.
+        explain: Returns the diagnosis of the job.
+        created: What its first moment says.
+    """
+
+    def __init__(
+        self,
+        view: JobView,
+        objects: Callable[[Snapshot], list[ObjectRow]],
+        *,
+        explain: Callable[[JobView], Diagnosis] = diagnose,
+        created: str = "created",
+    ) -> None:
+        self._view, self._objects, self._explain = view, objects, explain
         self._snapshot: Snapshot | None = None
         self._history = JobHistory()
-        self._history.note(self._view.metadata.creation_timestamp.timestamp(), Happened.CREATED, "created")
+        self._history.note(view.metadata.creation_timestamp.timestamp(), Happened.CREATED, created)
         self._spec, self._generation = "", -1
         self._stopped, self._away = True, ""
         self._ran, self._ended = dict[str, Pod](), set[str]()  # pods, by UID
@@ -45,15 +58,14 @@ class JobRecord:
         """The job's UID."""
         return self._view.metadata.uid
 
-    def update(self, manifest: Manifest, snapshot: Snapshot | None, status: CollectorJobStatus | None) -> None:
+    def update(self, view: JobView, snapshot: Snapshot | None) -> None:
         """Take in the newest state.
 
         Args:
-            manifest: The job, as the API server has it.
-            snapshot: What the operator knows of it; None: the operator cannot read it, or does not while it is deleted.
-            status: Its status now; None: that of the manifest.
+            view: The job, with its status now.
+            snapshot: All that is known of it; None: it cannot be read, or is not while it is deleted.
         """
-        self._manifest, self._view, self._snapshot = manifest, _viewed(manifest, status), snapshot or self._snapshot
+        self._view, self._snapshot = view, snapshot or self._snapshot
         if snapshot:
             self._note_edit(snapshot)
             self._note_nats(snapshot)
@@ -65,13 +77,14 @@ class JobRecord:
     def page(self) -> JobPage:
         """Return all of the job."""
         snapshot, is_read = self._snapshot, self._generation == self._view.metadata.generation
+        written = self._view.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return JobPage(
             row=self.row,
             bottleneck="" if self._stopped else self._history.bottleneck(),
             status=self._view.status,
-            spec=self._spec if is_read else yaml.safe_dump(self._manifest["spec"], sort_keys=False),
+            spec=self._spec if is_read else yaml.safe_dump(written, sort_keys=False),
             defaulted=defaulted(snapshot.job.spec) if snapshot and is_read else [],
-            objects=object_rows(snapshot) if snapshot else [],
+            objects=self._objects(snapshot) if snapshot else [],
         )
 
     def workers(self) -> list[WorkerRow]:
@@ -88,7 +101,7 @@ class JobRecord:
 
     def _new_row(self) -> JobRow:
         returns = self._history.series.sketch("meanReturn", SKETCH_POINTS)
-        return job_row(self._view, diagnose(self._view), returns)
+        return job_row(self._view, self._explain(self._view), returns)
 
     def _note_edit(self, snapshot: Snapshot) -> None:
         generation = snapshot.job.metadata.generation or 0
@@ -113,7 +126,7 @@ class JobRecord:
         pods = {pod.uid: pod for pod in snapshot.observed.pods}
         new = [pod for pod in pods.values() if pod.crash and pod.uid not in self._ended]
         ended = [(pod, crashed(pod, pod.crash).message, pod.crash.message) for pod in new if pod.crash]
-        current = [current_run(snapshot.job, snapshot.observed, role) for role in (Role.WORKER, Role.LEARNER)]
+        current = [snapshot.observed.current.get(role) for role in (Role.WORKER, Role.LEARNER)]
         runs = {run.uid for run in current if run}
         for uid, pod in self._ran.items():
             left = (uid not in pods or pods[uid].deleting) and uid not in self._ended
@@ -153,11 +166,3 @@ class JobRecord:
         if not any((moment.kind, moment.time) == (kind, time_s) for moment in self._history.moments):
             text = (held.message or held.reason) if held else ""
             self._history.note(time_s, kind, text or kind.lower())
-
-
-def _viewed(manifest: Manifest, status: CollectorJobStatus | None = None) -> JobView:
-    """Return what is shown of a job, with another status if there is a newer one."""
-    if status is None:
-        return JobView.model_validate(manifest, by_alias=True, by_name=False)
-    view = JobView.model_validate({**manifest, "status": {}}, by_alias=True, by_name=False)
-    return view.model_copy(update={"status": status})

@@ -8,10 +8,9 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
-from rollfleet_operator.nats_port import Heartbeats
-from rollfleet_operator.observed import Observed
-from rollfleet_operator.problems import Problem
-from rollfleet_operator.verdict import Stage, Verdict, current_run
+from rollfleet_api.state.problems import Problem
+from rollfleet_api.state.processes import Heartbeats, Processes
+from rollfleet_api.state.verdict import Stage, Verdict
 
 FRESH_S: Final = 30.0
 """A worker without a heartbeat for this long is not ready. Heartbeats come once a second; clocks may differ by less."""
@@ -19,13 +18,13 @@ FRESH_S: Final = 30.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
-    """All that the operator knows of a job at one moment.
+    """All that is known of a job at one moment.
 
     `problem` is the error of the last attempt to create its children, and `frames_per_second` a mean over 30 s.
     """
 
     job: CollectorJob
-    observed: Observed
+    observed: Processes
     heartbeats: Heartbeats
     verdict: Verdict
     problem: Problem | None
@@ -45,7 +44,7 @@ class Snapshot:
     @cached_property
     def pods(self) -> list[Pod]:
         """Pods of the workers' current revision. A pod that is being deleted does not count."""
-        pods = self.observed.pods_of(current_run(self.job, self.observed, Role.WORKER))
+        pods = self.observed.pods_of(self.observed.current.get(Role.WORKER))
         return [pod for pod in pods if not pod.deleting and not pod.finished]
 
     @property

@@ -5,16 +5,16 @@ from typing import Final
 
 from pydantic import JsonValue, ValidationError
 
+from rollfleet_api.kubernetes_names import selector
 from rollfleet_api.permissions import Role
 from rollfleet_api.reported import reported
+from rollfleet_api.state.conditions import condition, conditions
+from rollfleet_api.state.problems import clip, crashed, last_crash
+from rollfleet_api.state.snapshot import FRESH_S, Snapshot
+from rollfleet_api.state.verdict import Stage
 from rollfleet_api.status import CollectorJobStatus, Condition, ConditionType, Phase, WorkersStatus
 from rollfleet_api.text import last_line
 from rollfleet_api.times import format_time
-from rollfleet_operator import names
-from rollfleet_operator.conditions import condition, conditions
-from rollfleet_operator.problems import clip, crashed, last_crash
-from rollfleet_operator.snapshot import FRESH_S, Snapshot
-from rollfleet_operator.verdict import Stage
 
 INVALID: Final = "Invalid"
 _OURS: Final = frozenset(map(str, ConditionType))
@@ -31,10 +31,10 @@ def status(snapshot: Snapshot) -> CollectorJobStatus:
         "phase": _phase(snapshot),
         "conditions": _timed(conditions(snapshot), before.conditions, job.metadata.generation, now),
         "workers": WorkersStatus(desired=snapshot.wanted, ready=snapshot.ready),
-        "selector": names.selector(job.metadata.name, Role.WORKER),
+        "selector": selector(job.metadata.name, Role.WORKER),
         "gpus": 0 if snapshot.stopped else sum(devices),
         "frames_per_second": 0.0 if snapshot.stopped else round(snapshot.frames_per_second, 1),
-        "restarts": sum(run.restarts for run in snapshot.observed.runs if run.name.role is Role.WORKER),
+        "restarts": sum(run.restarts for run in snapshot.observed.runs if run.role is Role.WORKER),
         "ready_time": _ready_time(snapshot, before, now),
         "start_time": before.start_time or (now if snapshot.running else None),
         "completion_time": (before.completion_time or now) if verdict.stage.ended else None,

@@ -7,8 +7,8 @@ from typing import Final
 
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Crash, Pod
+from rollfleet_api.state.processes import Processes
 from rollfleet_api.text import last_line
-from rollfleet_operator.observed import Observed
 
 _IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 _BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*": \w+: ')
@@ -25,6 +25,9 @@ _REFUSALS: Final = {
     "is forbidden": "Forbidden",
 }
 """The reasons of refusals, by the API server's words; the first one counts."""
+EARLIER_JOB: Final = "EarlierJob"
+"""The reason of a job that waits until the objects of an earlier one of its name are deleted."""
+
 MAX_MESSAGE: Final = 1024
 """The most characters of a message in conditions and events."""
 
@@ -77,7 +80,7 @@ def crashed(pod: Pod, crash: Crash) -> Problem:
     return Problem(f"{pod.role.capitalize()}Crashed", f"{who} ended with code {crash.code}{cause}: {last}")
 
 
-def problems(observed: Observed) -> Iterator[Problem]:
+def problems(observed: Processes) -> Iterator[Problem]:
     """Yield all that keeps pods from running now, the worst problem first."""
     refused = why_no_pods(observed.refused_pods)
     if refused:

@@ -13,14 +13,11 @@ from rollfleet_api.exit_codes import EXIT_PERMANENT
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
+from rollfleet_api.state.problems import Problem, crashed, last_crash, title, why_no_pods, why_not_running
+from rollfleet_api.state.processes import Heartbeats, Processes
 from rollfleet_api.status import CollectorJobStatus, ConditionType
 from rollfleet_api.text import reason_of
 from rollfleet_api.times import parse_time
-from rollfleet_operator import names
-from rollfleet_operator.nats_port import Heartbeats
-from rollfleet_operator.observed import Observed, Run
-from rollfleet_operator.problems import Problem, crashed, last_crash, title, why_no_pods, why_not_running
-from rollfleet_operator.revision import learner_revision, workers_revision
 
 RESTART_S: Final = 1800.0
 """The seconds in which a worker may use up one restart: ten restarts are too many only within five hours."""
@@ -53,15 +50,7 @@ class Verdict:
     message: str = ""
 
 
-def current_run(job: CollectorJob, observed: Observed, role: Role) -> Run | None:
-    """Return the run of the current revision of workers or learner: the newest one if the job's files are unknown."""
-    if observed.source_digest is None:
-        return next((run for run in reversed(observed.runs) if run.name.role is role and not run.deleting), None)
-    revision = workers_revision if role is Role.WORKER else learner_revision
-    return observed.run(names.Workload(job.metadata.name, role, revision(job, observed.source_digest)))
-
-
-def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s: float) -> Verdict:
+def verdict(job: CollectorJob, observed: Processes, heartbeats: Heartbeats, now_s: float) -> Verdict:
     """Decide the stage of a job."""
     known = job.status or CollectorJobStatus()
     complete, failed = known.held(ConditionType.COMPLETE), known.held(ConditionType.FAILED)
@@ -74,18 +63,18 @@ def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s
         if any(run.failed is not None or run.suspended for run in observed.runs):
             return Verdict(Stage.RETRY, failed.reason, failed.message)
         return Verdict(Stage.LIVE)
-    found = _completion(job, observed, heartbeats) or _failure(job, observed, heartbeats)
+    found = _completion(job, observed, heartbeats) or _failure(observed, heartbeats)
     found = found or _restarts_used_up(job, observed, now_s)
     if found is None and not job.spec.suspend:
         found = _overdue(job, observed, now_s) or _abandoned(job, heartbeats, now_s)
     return found or Verdict(Stage.LIVE)
 
 
-def _completion(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> Verdict | None:
+def _completion(job: CollectorJob, observed: Processes, heartbeats: Heartbeats) -> Verdict | None:
     """The end of a learner's pod is the job's end: it may save results first. A removed pod may exit with 0, too."""
-    run = current_run(job, observed, Role.LEARNER) if job.spec.learner else None
+    run = observed.current.get(Role.LEARNER)
     done = any(pod.done for pod in observed.pods_of(run))
-    if job.spec.learner and not done and not (run and run.complete):
+    if (job.spec.learner or run) and not done and not (run and run.complete):
         return None
     known = job.status or CollectorJobStatus()
     total, frames = job.spec.collect.total_frames, heartbeats.learner.frames if heartbeats.learner else known.frames
@@ -97,7 +86,7 @@ def _completion(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -
     return Verdict(Stage.COMPLETE, "LearnerExited", f"the learner exited with code 0 {after}") if done else None
 
 
-def is_completed(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> bool:
+def is_completed(job: CollectorJob, observed: Processes, heartbeats: Heartbeats) -> bool:
     """Whether the learner has completed the job, as it or a worker says.
 
     A pod's exit code 0 alone is no proof: only if no one was heard, because the operator was away, and a learner was.
@@ -108,13 +97,13 @@ def is_completed(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) 
         said.append((learner.session, learner.phase is LearnerPhase.COMPLETE))
     if said:
         return max(said)[1]  # a later learner may go on
-    workers, known = current_run(job, observed, Role.WORKER), job.status or CollectorJobStatus()
+    workers, known = observed.current.get(Role.WORKER), job.status or CollectorJobStatus()
     return workers is not None and workers.complete and known.frames > 0
 
 
-def _failure(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> Verdict | None:
+def _failure(observed: Processes, heartbeats: Heartbeats) -> Verdict | None:
     for role in NEEDED:
-        run = current_run(job, observed, role)
+        run = observed.current.get(role)
         if run and run.failed is not None:
             pods = observed.pods_of(run)  # when one fails for good, Kubernetes ends the others
             first = [pod for pod in pods if pod.crash and pod.crash.code == EXIT_PERMANENT and role is Role.WORKER]
@@ -126,7 +115,7 @@ def _failure(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> V
     return None
 
 
-def _restarts_used_up(job: CollectorJob, observed: Observed, now_s: float) -> Verdict | None:
+def _restarts_used_up(job: CollectorJob, observed: Processes, now_s: float) -> Verdict | None:
     """Return a failure if a worker, or the learner, has used up `failure.maxRestartsPerWorker`.
 
     Over months any worker crashes many times: only those of the last `RESTART_S` for each allowed restart count.
@@ -135,7 +124,7 @@ def _restarts_used_up(job: CollectorJob, observed: Observed, now_s: float) -> Ve
     # Crashes of before the last failure do not count for this attempt.
     earliest_s = max(now_s - RESTART_S * allowed if allowed else 0.0, _since(job, ConditionType.FAILED))
     for role in NEEDED:
-        run = current_run(job, observed, role)
+        run = observed.current.get(role)
         pods = [pod for pod in observed.pods_of(run) if pod.counts and pod.crashed_s > earliest_s]
         index, crashes = max(Counter(pod.index for pod in pods).items(), key=lambda each: each[1], default=(0, 0))
         last = last_crash(pod for pod in pods if pod.index == index)
@@ -153,7 +142,7 @@ def _permanent(heartbeats: Heartbeats) -> str:
     return ""
 
 
-def _overdue(job: CollectorJob, observed: Observed, now_s: float) -> Verdict | None:
+def _overdue(job: CollectorJob, observed: Processes, now_s: float) -> Verdict | None:
     """Return a failure if a pod has waited for longer than `failure.pendingDeadlineSeconds`.
 
     Once all workers were ready, the job can run on this cluster: a worker that has lost its node waits for another one.

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 from rollfleet_api.permissions import Role
 from rollfleet_api.reported import progress
+from rollfleet_api.state.problems import EARLIER_JOB, Problem, clip, problems
+from rollfleet_api.state.snapshot import Snapshot
+from rollfleet_api.state.verdict import Stage, is_completed
 from rollfleet_api.status import Condition, ConditionStatus, ConditionType
-from rollfleet_operator.errors import EarlierJob
-from rollfleet_operator.problems import Problem, clip, problems
-from rollfleet_operator.snapshot import Snapshot
-from rollfleet_operator.verdict import Stage, current_run, is_completed
 
 _STOPPED = {Stage.COMPLETE: "Complete", Stage.FAILED: "Failed", Stage.RETRY: "TryingAgain", Stage.LIVE: "Suspended"}
 """The reason why no worker should run, by stage."""
@@ -48,12 +47,12 @@ def _progressing(snapshot: Snapshot) -> Condition:
         return progressing(_STOPPED[snapshot.verdict.stage], "no workers should run", holds=False)
     if _is_queued(snapshot):
         return progressing("Queued", _QUEUED, holds=False)
-    if snapshot.observed.server and not snapshot.observed.server_ready:
+    if snapshot.observed.server_starts:
         return progressing("NatsStarting", "the job's NATS server is starting")
-    if snapshot.problem and snapshot.problem.reason == EarlierJob.__name__:
+    if snapshot.problem and snapshot.problem.reason == EARLIER_JOB:
         return progressing(snapshot.problem.reason, snapshot.problem.message)
-    run = current_run(snapshot.job, snapshot.observed, Role.WORKER)
-    if any(other.name.role is Role.WORKER and other != run for other in snapshot.observed.runs):
+    run = snapshot.observed.current.get(Role.WORKER)
+    if any(other.role is Role.WORKER and other != run for other in snapshot.observed.runs):
         return progressing("Rolling", "workers with an earlier spec are leaving")
     return progressing(*progress(snapshot.states, snapshot.frames_per_second))
 
@@ -62,13 +61,13 @@ def _degraded(snapshot: Snapshot) -> Condition:
     problem = snapshot.problem
     if problem is None and not snapshot.stopped:
         problem = next(problems(snapshot.observed), None) or _workers_left(snapshot)
-    if problem is None or problem.reason == EarlierJob.__name__:
+    if problem is None or problem.reason == EARLIER_JOB:
         return condition(ConditionType.DEGRADED, False, "AsExpected", "")
     return condition(ConditionType.DEGRADED, True, problem.reason, problem.message)
 
 
 def _workers_left(snapshot: Snapshot) -> Problem | None:
-    run = current_run(snapshot.job, snapshot.observed, Role.WORKER)
+    run = snapshot.observed.current.get(Role.WORKER)
     if run is None or not run.complete or is_completed(snapshot.job, snapshot.observed, snapshot.heartbeats):
         return None
     return Problem("WorkersLeft", "all workers exited with code 0, but the learner has not completed the job")
@@ -90,7 +89,7 @@ def _suspended(snapshot: Snapshot) -> Condition:
 
 
 def _is_queued(snapshot: Snapshot) -> bool:
-    run = current_run(snapshot.job, snapshot.observed, Role.WORKER)
+    run = snapshot.observed.current.get(Role.WORKER)
     return snapshot.verdict.stage is Stage.LIVE and run is not None and run.suspended
 
 
