@@ -33,6 +33,9 @@ class Observer:
     Args:
         link: A connection as the job's learner. It is closed with the observer.
         memory_bytes: Bound of the batches that wait for the reader; a single larger batch is kept.
+
+    Attributes:
+        corrupt: Number of batches that could not be read.
     """
 
     def __init__(self, link: Link, job: CollectorJob, *, memory_bytes: int) -> None:
@@ -43,7 +46,7 @@ class Observer:
         self._duplicates = DuplicateFilter()
         self._waiting: deque[Assembled[Identity]] = deque()
         self._waiting_bytes = 0
-        self._corrupt = 0
+        self.corrupt = 0
         self._ended: JobEnded | None = None
         self._changed = threading.Condition()
         link.call(self._subscribe(), timeout_s=SUBSCRIBE_TIMEOUT_S)
@@ -70,14 +73,9 @@ class Observer:
         with self._changed:
             return self._duplicates.missed
 
-    @property
-    def corrupt(self) -> int:
-        """Number of batches that could not be read."""
-        return self._corrupt
-
     def count_corrupt(self, error: Exception) -> None:
         """Count a batch that could not be read."""
-        self._corrupt += 1
+        self.corrupt += 1
         log.warning("skipped a batch that could not be read: %s", error)
 
     def close(self) -> None:

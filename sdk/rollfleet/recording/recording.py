@@ -64,7 +64,7 @@ class Recording:
         """
         for group in self._groups():
             batches = [self._arrival(record).batch for record in group]
-            yield join(batches, self.job.spec.collect.cat_results) if group[0].meta.round else batches[0]
+            yield join(batches, self.job.spec.collect.cat_results) if group[0].entry.meta.round else batches[0]
 
     def arrivals(self) -> Iterator[Arrival]:
         """Iterate over the batches as each worker sent them, with their metadata.
@@ -79,26 +79,31 @@ class Recording:
 
     def _runs(self) -> Iterator[Iterator[Record]]:
         """Records by run of the recorder: a recreated job numbers its rounds from the start."""
-        newest: dict[int, Identity] = {}
+        newest: dict[int, list[Identity]] = {}
 
-        def new(record: Record) -> bool:
-            """Whether a run before has not recorded it: a worker sends again what it keeps."""
-            before, newest[record.identity.worker] = newest.get(record.identity.worker), record.identity
-            return before != record.identity
+        def new(segment: Segment) -> Iterator[Record]:
+            """Yield what no run before has recorded: a worker sends again what it keeps."""
+            kept = segment.job.spec.delivery.max_batches_ahead + 1
+            for record in segment.records:
+                identity = record.entry.identity
+                before = newest.get(identity.worker, [])
+                if identity not in before:
+                    newest[identity.worker] = [*before, identity][-kept:]
+                    yield record
 
         for _, run in groupby(map(Segment.open, segments_in(self._folder)), key=lambda segment: segment.recorder):
-            yield filter(new, chain.from_iterable(segment.records for segment in run))
+            yield chain.from_iterable(map(new, run))
 
     def _arrival(self, record: Record) -> Arrival:
-        identity, (fragment, batch) = record.identity, record.read()
+        identity, (fragment, batch) = record.entry.identity, record.read()
         return Arrival(
             worker=identity.worker,
             incarnation=identity.incarnation,
             sequence=identity.sequence,
-            meta=record.meta,
+            meta=record.entry.meta,
             episodes=fragment.episodes,
             batch=batch if self._device is None else batch.to(self._device),
-            nbytes=record.nbytes,
+            nbytes=record.entry.nbytes,
         )
 
 
@@ -110,14 +115,15 @@ def by_rounds(records: Iterable[Record]) -> Iterator[list[Record]]:
     of_round: dict[int, Record] = {}
     newest = (0, 0)
     for record in records:
-        when = (record.meta.session, record.meta.round)
-        if not record.meta.round:
+        meta = record.entry.meta
+        when = (meta.session, meta.round)
+        if not meta.round:
             yield [record]
         elif when >= newest:
             if when > newest and of_round:
                 yield [of_round[worker] for worker in sorted(of_round)]
                 of_round = {}
             newest = when
-            of_round.setdefault(record.identity.worker, record)
+            of_round.setdefault(record.entry.identity.worker, record)
     if of_round:
         yield [of_round[worker] for worker in sorted(of_round)]

@@ -40,20 +40,8 @@ OPEN_S = 5.0  # a batch that has arrived is on disk after this time at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    """A batch in a file's metadata."""
-
-    identity: Identity
-    meta: BatchMeta
-    nbytes: Count
-
-
-_ENTRIES: Final = TypeAdapter(list[_Entry])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """A batch of a segment. Its tensors are not read yet.
+class Entry:
+    """A batch in a file's metadata.
 
     Attributes:
         identity: Identity of the batch.
@@ -63,7 +51,17 @@ class Record:
 
     identity: Identity
     meta: BatchMeta
-    nbytes: int
+    nbytes: Count
+
+
+_ENTRIES: Final = TypeAdapter(list[Entry])
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A batch of a segment. Its tensors are not read yet."""
+
+    entry: Entry
     _file: Path
     _messages: Any  # the open file
     _name: str
@@ -110,17 +108,8 @@ class Segment:
             metadata = opened.metadata() or {}
             if (written := metadata.get("rollfleet")) != FORMAT:
                 raise RecordingDamaged(file, f"it has format {written} of a recording, this rollfleet reads {FORMAT}")
-            records = [
-                Record(
-                    identity=entry.identity,
-                    meta=entry.meta,
-                    nbytes=entry.nbytes,
-                    _file=file,
-                    _messages=opened,
-                    _name=str(number),
-                )
-                for number, entry in enumerate(_ENTRIES.validate_json(metadata["batches"]))
-            ]
+            entries = _ENTRIES.validate_json(metadata["batches"])
+            records = [Record(entry, file, opened, str(number)) for number, entry in enumerate(entries)]
             job = CollectorJob.model_validate_json(metadata["job"])
             return cls(recorder=metadata["recorder"], job=job, records=records)
         except (SafetensorError, ValueError, KeyError, TypeError) as error:  # pydantic's is a ValueError

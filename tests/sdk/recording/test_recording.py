@@ -229,6 +229,17 @@ def test_rounds_of_a_recreated_job_start_again(tmp_path: Path) -> None:
     assert values(Recording(tmp_path)) == [0.0, 1.0, 0.0, 1.0]
 
 
+def test_batches_that_a_worker_sends_again_to_another_recorder_come_once(tmp_path: Path) -> None:
+    for sent in (range(4), range(2, 6)):  # it keeps two
+        writer = SegmentWriter(tmp_path, job_called("test"), segment_bytes=1)
+        for number in sent:
+            meta = BatchMeta(session=1, round=0, version=1, frames=6)
+            message = np.frombuffer(joined(pack_fragment(fragment(float(number)), meta)), np.uint8)
+            writer.write(of(0, number), meta, message)
+        writer.close()
+    assert values(Recording(tmp_path)) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
 def test_a_folder_without_a_recording_is_named(tmp_path: Path) -> None:
     with pytest.raises(JobInvalid, match="`device`: 'gpu' is not a torch device"):
         Recording(tmp_path, device="gpu")
