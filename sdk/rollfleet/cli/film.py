@@ -30,13 +30,13 @@ class GifRecorder(VectorWrapper):
             self._images.append(self._picture())
         return outcome
 
-    def save(self, path: Path) -> None:
-        """Write the pictures as a GIF at the environment's speed, and take no more.
+    def save(self, path: Path, frames: int) -> None:
+        """Write the first pictures as a GIF at the environment's speed, and take no more.
 
         Raises:
             OSError: The file cannot be written.
         """
-        first, *rest = self._images or []
+        first, *rest = (self._images or [])[:frames]
         duration_ms = 1000 / self.metadata.get("render_fps", DEFAULT_FPS)
         first.save(path, format="GIF", save_all=True, append_images=rest, duration=duration_ms, loop=0)
         self._images = None

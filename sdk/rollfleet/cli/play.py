@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,10 +33,11 @@ def play(
     """Run a trained policy without exploration, and show the return of each episode."""
     from rollfleet.checkpoint import read
     from rollfleet.cli.film import GifRecorder
-    from rollfleet.collector import Collector
     from rollfleet.envs.torchrl_env import TorchRLEnv
     from rollfleet.errors import JobInvalid
     from rollfleet.learner.construction import GIVEN
+    from rollfleet.rollout.whole_episodes import WholeEpisodes
+    from rollfleet_api.collection import Exploration
     from rollfleet_api.documents import read_job
     from rollfleet_api.job import CollectorJob
 
@@ -56,26 +58,17 @@ def play(
     except JobInvalid as error:
         raise JobInvalid(f"{error}. Name a job that can be played: --job FILE, or --env and --policy") from error
     recorder = GifRecorder(env) if gif else None
-    collect = known.spec.collect
+    collect = known.spec.collect.model_copy(update={"seed": seed})
     returns = []
-    with Collector(
-        env.base if isinstance(env, TorchRLEnv) else recorder or env,
-        actor,
-        frames_per_batch=1,
-        exploration="deterministic",
-        max_frames_per_traj=collect.max_frames_per_traj,
-        step_count=collect.step_count,
-        is_init=collect.is_init,
-        seed=seed,
-    ) as collector:
+    with closing(WholeEpisodes(recorder or env, actor, collect, Exploration.DETERMINISTIC)) as played:
         for number in range(1, episodes + 1):
-            for batch in collector:
-                if batch["next", "done"].any():
-                    break
-            returns.append(collector.episode_returns[-1])
-            typer.echo(f"episode {number}: return {returns[-1]:.1f}, {collector.episode_lengths[-1]:,} frames")
+            found = played.run(1, first=number - 1)
+            assert found is not None, "nothing stops it"
+            (gained,), (frames,) = found
+            returns.append(gained)
+            typer.echo(f"episode {number}: return {gained:.1f}, {frames:,} frames")
             if recorder and gif and number == 1:
-                recorder.save(gif)
+                recorder.save(gif, frames)
                 typer.echo(f"episode 1: {gif}")
     typer.echo(f"mean return {sum(returns) / episodes:.1f}")
 

@@ -47,22 +47,25 @@ class WholeEpisodes:
             frames_per_batch=env.num_envs * STEPS,
             max_frames_per_traj=collect.max_frames_per_traj,
             exploration=exploration,
+            step_count=collect.step_count,
+            is_init=collect.is_init,
             non_finite=NonFinite.IGNORE,  # the batches of workers show it
         )
         seeds, ids = Seeds.of_evaluation(self._seed, 0, env.num_envs), TrajectoryIds(0, 0)
         self._rollout = make_rollout(env, policy, steps=STEPS, seeds=seeds, trajectories=ids, collect=options)
 
     def run(
-        self, count: int, stop: Callable[[], bool] = lambda: False
+        self, count: int, stop: Callable[[], bool] = lambda: False, *, first: int = 0
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]] | None:
         """Run episodes and return their returns, float64 `[count]`, and lengths in frames, int64 `[count]`.
 
         Args:
             count: Number of episodes.
             stop: Checked between steps. Once it is true, there is no result: None is returned.
+            first: How often each environment has begun an episode before, for the seeds.
         """
         parts = []
-        for part in range(-(-count // self._num_envs)):
+        for part in range(first, first - (-count // self._num_envs)):
             found = self._run_one_in_each(part, stop)
             if found is None:
                 return None

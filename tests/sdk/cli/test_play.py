@@ -19,6 +19,7 @@ import rollfleet
 from rollfleet.cli.play import play
 from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.processes.inline import InlineTransport
+from rollfleet.rollout.episodes import LONG_FRAMES
 from rollfleet.transports.workload import Workload
 from rollfleet_api.documents import read_job
 
@@ -104,6 +105,13 @@ def test_folder_stands_for_its_newest_checkpoint_and_a_job_for_that_of_the_check
 ) -> None:
     played(trained.parent, job=write_job(trained.parents[1] / "longer.yaml", length=7), episodes=1)
     assert capsys.readouterr().out == "episode 1: return 7.0, 7 frames\nmean return 7.0\n"
+
+
+def test_an_episode_that_may_have_no_end_is_a_warning(trained: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = write_job(trained.parents[1] / "endless.yaml", length=LONG_FRAMES + 1000)
+    played(trained, job=job, episodes=1)
+    (warning,) = caplog.messages
+    assert "waits for the end of an episode that has 30,0" in warning
 
 
 def test_gif_shows_each_frame_of_the_first_episode_at_the_speed_of_the_environment(trained: Path) -> None:

@@ -204,6 +204,19 @@ def test_evaluation_runs_whole_episodes(collect: Collect) -> None:
     assert all(each.mean_return == each.mean_length for each in collector.evaluations)
 
 
+class Alternating(Shown):
+    def forward(self, step_count: Any) -> Any:
+        return torch.nn.functional.one_hot(step_count[..., 0] % 2, 2)
+
+
+def test_an_evaluated_policy_may_read_the_step_count_of_the_job(here: Collect) -> None:
+    policy = TensorDictModule(Alternating(), in_keys=["step_count"], out_keys=["action"])
+    evaluation = {"every": 1, "episodes": 2}
+    collector = here(cartpole, policy, frames_per_batch=16, total_frames=32, step_count=True, evaluation=evaluation)
+    list(collector)
+    assert [each.version for each in collector.evaluations] == [1, 2]
+
+
 class Wrong(GymEnv):  # type: ignore[misc]
     def _step(self, tensordict: Any) -> Any:
         raise ValueError("broken")
