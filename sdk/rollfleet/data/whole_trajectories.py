@@ -59,7 +59,7 @@ class WholeTrajectories:
             batch = torch.cat(taken)
             batch.names = ["time"]
             return batch
-        batch = pad_sequence(taken, pad_dim=0)
+        batch = pad_sequence(taken, pad_dim=0).select(*taken[0].keys(True, True))  # in their order, not that of a set
         lengths = torch.tensor([len(each) for each in taken], device=batch.device)
         batch.set(MASK, torch.arange(batch.shape[1], device=batch.device) < lengths[:, None])
         batch.names = [None, "time"]
