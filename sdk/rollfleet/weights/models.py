@@ -31,8 +31,10 @@ def nan_in(models: Mapping[str, State]) -> str | None:
     """Return the name of the first tensor with NaN; None: none has. Infinity may be meant, such as in a mask."""
     with torch.no_grad():
         for name, tensor in (each for state in models.values() for each in state.items()):
-            if tensor.is_floating_point() and math.isnan(torch.dot(flat := tensor.reshape(-1), flat)):
-                return name
+            if tensor.is_floating_point():
+                flat = tensor.reshape(-1) if tensor.element_size() > 1 else tensor.reshape(-1).float()
+                if math.isnan(torch.dot(flat, flat)):
+                    return name
     return None
 
 

@@ -318,6 +318,16 @@ def test_weights_with_nan_are_one_warning_and_each_version_counts(
     assert found.startswith("version 2 of the weights: weight has NaN: ")
 
 
+def test_weights_of_float8_are_looked_at(collect: Collect) -> None:
+    policy = Silent()
+    policy.scale = nn.Parameter(torch.ones(2).to(torch.float8_e4m3fn), requires_grad=False)
+    collector = collect(CountingEnv, policy, **OPTIONS)
+    next(collector)
+    policy.get_parameter("scale").copy_(torch.full((2,), torch.nan).to(torch.float8_e4m3fn))
+    next(collector)
+    assert collector.stats().non_finite == 1
+
+
 def test_weights_with_nan_are_not_sent_if_that_is_an_error(collect: Collect) -> None:
     policy = Silent()
     collector = collect(CountingEnv, policy, non_finite="error", **OPTIONS)
