@@ -5,9 +5,12 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
+from rollfleet_api.permissions import Role
+from rollfleet_api.state.problems import why_not_running
 from rollfleet_api.state.processes import Run
 from rollfleet_api.state.snapshot import Snapshot
 from rollfleet_api.status import CollectorJobStatus
+from rollfleet_api.text import one_line
 from rollfleet_api.views import JobView
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.manifest import Manifest, Ref, ref
@@ -57,7 +60,9 @@ def object_rows(snapshot: Snapshot) -> list[ObjectRow]:
     assert isinstance(observed, Observed), "the operator's snapshots have the job's objects"
     states = {Ref("Job", run.name): _state_of_run(run) for run in observed.runs}
     if server := observed.server:
-        states[ref(server)] = "Ready" if observed.server_ready else "Starting"
+        waits = (why_not_running(pod) for pod in observed.pods if pod.role is Role.NATS)
+        why = next((found.message for found in waits if found), "Starting")
+        states[ref(server)] = "Ready" if observed.server_ready else one_line(why)
     return [ObjectRow(kind=each.kind, name=each.name, state=states.get(each, "")) for each in sorted(observed.children)]
 
 

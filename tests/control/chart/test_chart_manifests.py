@@ -23,7 +23,9 @@ def test_the_manifests_for_gitops_have_no_test(helm: Helm, repository: Path) -> 
 def test_removed_values_leave_an_operator_that_starts(helm: Helm, tmp_path: Path) -> None:
     values = {"nats": {"resources": None, "config": None, "serviceAnnotations": None}, "imagePullSecrets": None}
     fences = {"worker": {"networkPolicies": None}, "networkPolicy": {"natsFrom": None, "dnsTo": None}}
-    (tmp_path / "null.json").write_text(json.dumps(values | fences | {"operator": {"namespaces": None}}))
+    (tmp_path / "null.json").write_text(
+        json.dumps(values | fences | {"operator": {"namespaces": None, "podDisruptionBudget": None}})
+    )
     found = helm.render(f"--values={tmp_path / 'null.json'}").settings()
     assert (found.nats_resources, found.nats_config, found.nats_from) == ({}, {}, ())
 
