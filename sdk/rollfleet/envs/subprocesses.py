@@ -5,7 +5,6 @@ import multiprocessing
 import pickle
 import signal
 import time
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -26,6 +25,7 @@ from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
 from rollfleet.system.child_processes import close_in_children, describe_exit
 from rollfleet.system.copies import refuse_copy
 from rollfleet.system.process_setup import seed_generators
+from rollfleet.system.tracebacks import formatted
 
 _STEP = b""  # the most frequent request; its answer without infos is empty, too
 _READY = b"ready"  # its answer is empty
@@ -242,9 +242,9 @@ def _work(makers: CloudpickleWrapper, shared: _Shared, group: slice, pipe: Conne
     number = bytes(_NUMBER_BYTES)
     try:
         env = SerialVectorEnv(makers())
-    except Exception:
+    except Exception as error:
         with suppress(OSError):
-            pipe.send_bytes(number + pickle.dumps((EnvironmentFailed, traceback.format_exc())))
+            pipe.send_bytes(number + pickle.dumps((EnvironmentFailed, formatted(error))))
         return
     observations, actions, outcomes = shared.views(group)
     env.write_into(observations, *outcomes)
@@ -277,5 +277,5 @@ def _obey(request: bytes, env: SerialVectorEnv, acted: SpaceTree, actions: list[
         return pickle.dumps((None, env.reset(seed=seeds, options={"reset_mask": mask})[1]))
     except EnvironmentInvalid as error:
         return pickle.dumps((EnvironmentInvalid, str(error)))
-    except Exception:
-        return pickle.dumps((EnvironmentFailed, traceback.format_exc()))
+    except Exception as error:
+        return pickle.dumps((EnvironmentFailed, formatted(error)))

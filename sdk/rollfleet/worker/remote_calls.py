@@ -1,9 +1,9 @@
 """Calls of the learner to methods of a worker's environments and of its policy."""
 
-import traceback
 from typing import Any
 
 from rollfleet.envs.factory import VectorEnv
+from rollfleet.system.tracebacks import formatted
 from rollfleet.wire.plain_values import from_json, to_json
 from rollfleet_api.messages import MAX_CALL_BYTES, Answer, Call
 
@@ -15,8 +15,7 @@ def answer_to(call: Call, env: VectorEnv, policy: object) -> Answer:
     try:
         return Answer(number=call.number, result=to_json(_result(call, env, policy), max_bytes=MAX_CALL_BYTES))
     except Exception as error:  # the user's code may raise any; the learner gets it
-        text = "".join(traceback.format_exception(error))
-        return Answer(number=call.number, error=text[-MAX_ERROR_CHARACTERS:])
+        return Answer(number=call.number, error=formatted(error)[-MAX_ERROR_CHARACTERS:])
 
 
 def _result(call: Call, env: VectorEnv, policy: object) -> Any:

@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,6 +17,7 @@ from rollfleet.rollout.rollouts import make_rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, TrajectoryIds
 from rollfleet.system.process_setup import seed_generators
+from rollfleet.system.tracebacks import formatted
 from rollfleet.transports.worker_side import PendingBatch, Weights, WeightsInbox, WorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.modules import complete
@@ -351,6 +351,6 @@ def failure(status: WorkerStatus, error: BaseException, reproduction: str = "") 
         text = str(error)
     else:
         # The error itself stays last: short reports show only the last line.
-        text = "".join(traceback.format_exception(error))[-(MAX_ERROR_CHARACTERS - len(reproduction) - 1) :]
+        text = formatted(error)[-(MAX_ERROR_CHARACTERS - len(reproduction) - 1) :]
         text = f"{reproduction}\n{text}" if reproduction else text
     return replace(status, state=WorkerState.FAILED, error=text[-MAX_ERROR_CHARACTERS:], fatal=fatal)
