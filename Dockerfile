@@ -5,7 +5,7 @@
 #
 # Build arguments:
 #   BASE_IMAGE       any image with Python 3.11 or newer, pip and venv
-#   WORKER_EXTRAS    extras of the worker image: WORKER_EXTRAS=mujoco,torchrl
+#   WORKER_EXTRAS    extras of the worker image besides `cluster`: WORKER_EXTRAS=mujoco,torchrl
 #   WORKER_PACKAGES  more packages for workers and learners; matplotlib draws the learning curve
 #   PIP_ARGUMENTS    more arguments for pip, e.g. the index of another torch (a CUDA version, or CPU only)
 #                    (each stage declares it: not every builder passes a stage's arguments on to later stages)
@@ -34,7 +34,7 @@ RUN python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb
 FROM build AS build-worker
 ARG PIP_ARGUMENTS=""
 ARG WORKER_EXTRAS=""
-RUN python -m pip --python /opt/rollfleet/bin/python install --constraint constraints.txt ${PIP_ARGUMENTS} ".${WORKER_EXTRAS:+[$WORKER_EXTRAS]}"
+RUN python -m pip --python /opt/rollfleet/bin/python install --constraint constraints.txt ${PIP_ARGUMENTS} ".[cluster${WORKER_EXTRAS:+,$WORKER_EXTRAS}]"
 ARG WORKER_PACKAGES="matplotlib"
 RUN [ -z "${WORKER_PACKAGES}" ] || python -m pip --python /opt/rollfleet/bin/python install --constraint constraints.txt ${PIP_ARGUMENTS} ${WORKER_PACKAGES}
 

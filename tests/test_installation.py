@@ -28,7 +28,7 @@ from tests.api.job_data import job_data
 
 pytestmark = pytest.mark.slow
 
-EXTRAS = ("operator", "local", "mujoco", "envpool", "bench", "docs", "release", "dev")
+EXTRAS = ("operator", "cluster", "local", "mujoco", "envpool", "bench", "docs", "release", "dev")
 JOB = job_data({"name": "first"}, policy={"mlp": {"hidden": [8]}}, collect={"framesPerBatch": 64, "totalFrames": 640})
 PUBLIC_NAMES = "import rollfleet; print(*(getattr(rollfleet, name).__name__ for name in rollfleet.__all__))"
 IMPORT_ALL = """
@@ -149,11 +149,17 @@ def test_a_missing_optional_part_is_named_with_the_command_that_installs_it(
     install: Callable[[list[Requirement]], Environment],
 ) -> None:
     environment = install([Requirement("rollfleet")])
-    assert not environment.held & {"matplotlib", "mujoco", "envpool", "kopf"}
+    assert not environment.held & {"kubernetes", "matplotlib", "mujoco", "envpool", "kopf"}
     (environment.folder / "curve.csv").write_text("frames,mean_return\n64,1\n")
     plot = environment.run("rollfleet", "plot", "curve.csv")
     assert (plot.returncode, plot.stdout) == (1, "")
     assert re.fullmatch(r"[^\n]*matplotlib[^\n]*pip install 'rollfleet\[local\]'[^\n]*\n", plot.stderr), plot.stderr
+    top = environment.run("rollfleet", "top")
+    assert top.returncode == 1
+    assert re.fullmatch(r"[^\n]*kubernetes[^\n]*pip install 'rollfleet\[cluster\]'\n", top.stderr), top.stderr
+    (environment.folder / "job.yaml").write_text(yaml.safe_dump(job_data(template={"spec": {"nodeSelector": {}}})))
+    validate = environment.run("rollfleet", "validate", "job.yaml")
+    assert "pip install 'rollfleet[cluster]'" in validate.stderr
     operator = environment.run("python", "-P", "-m", "rollfleet_operator")
     assert operator.returncode == 1
     assert re.fullmatch(r"[^\n]*kopf[^\n]*pip install 'rollfleet\[operator\]'[^\n]*\n", operator.stderr)

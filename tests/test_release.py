@@ -94,7 +94,7 @@ def test_the_plugin_starts_the_command_with_all_arguments(plugin: Path) -> None:
 def test_the_plugin_names_the_command_that_installs_what_it_needs(plugin: Path) -> None:
     done = subprocess.run([plugin / "kubectl-rollfleet"], env={"PATH": str(plugin)}, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "pip install rollfleet" in done.stderr
+    assert "pip install 'rollfleet[cluster]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

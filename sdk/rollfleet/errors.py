@@ -85,7 +85,7 @@ class ClusterError(RollfleetError):
     Attributes:
         status: The HTTP status; 0: there was no answer.
         reason: The cause in one word: Kubernetes' own, such as `Forbidden`, `Conflict`, `AlreadyExists` or `Invalid`,
-            or `NoKubeconfig`, `NoNamespace`, `NoPod`, `NotInstalled`, `Unreachable`, `Unreadable`.
+            or `NoClient`, `NoKubeconfig`, `NoNamespace`, `NoPod`, `NotInstalled`, `Unreachable`, `Unreadable`.
     """
 
     def __init__(self, message: str, status: int, reason: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from rollfleet.cluster.refusals import no_kubeconfig, refusal, unreachable, unusable_kubeconfig
+from rollfleet.cluster.refusals import no_client, no_kubeconfig, refusal, unreachable, unusable_kubeconfig
 from rollfleet.errors import ClusterError
 from rollfleet_api.kinds import KINDS
 
@@ -47,16 +47,17 @@ class ClusterApi:
         namespace: The default namespace. No method uses it by itself.
 
     Raises:
-        ClusterError: The kubeconfig is missing or unusable.
+        ClusterError: The kubeconfig is missing or unusable, or the package `kubernetes` is missing.
     """
 
     def __init__(
         self, *, context: str | None = None, namespace: str | None = None, kubeconfig: str | Path | None = None
     ) -> None:
-        # Not at the top: it takes 0.4 s.
-        from kubernetes.client import ApiClient, Configuration
-        from kubernetes.dynamic import DynamicClient
-
+        try:  # not at the top: it takes 0.4 s
+            from kubernetes.client import ApiClient, Configuration
+            from kubernetes.dynamic import DynamicClient
+        except ImportError as error:
+            raise no_client(error) from error
         configuration = Configuration()
         configuration.retries = False
         default = _load(configuration, context, kubeconfig)

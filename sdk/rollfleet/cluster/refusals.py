@@ -68,6 +68,12 @@ def unreachable(server: str, error: Exception) -> ClusterError:
     return ClusterError(message, 0, "Unreachable")
 
 
+def no_client(error: ImportError) -> ClusterError:
+    """Return the error of a machine without the client of clusters."""
+    message = f"the package kubernetes cannot be imported ({error}); pip install 'rollfleet[cluster]'"
+    return ClusterError(message, 0, "NoClient")
+
+
 def no_kubeconfig(file: str) -> ClusterError:
     """Return the error of a machine that names no cluster."""
     message = f"no cluster is named: {file} is missing, and this is no pod; set KUBECONFIG, or name the file"

@@ -1,5 +1,6 @@
 """The types of a pod template's fields, by the official `kubernetes` client, which has those of one Kubernetes."""
 
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -7,21 +8,27 @@ from typing import Any, Final
 
 from pydantic import ValidationError, create_model
 
+from rollfleet.cluster.refusals import no_client
 from rollfleet_api.fields import Model
 from rollfleet_api.wording import worded
+
+log = logging.getLogger(__name__)
 
 _QUANTITIES: Final = ("divisor", "limits", "overhead", "requests", "size_limit")  # numbers or text; the client has text
 
 
 def template_problems(part: object, path: str) -> Iterator[tuple[str, str]]:
     """Yield the fields of a part's pod template that Kubernetes cannot read: their path, and what to write."""
-    template, model = part.get("template") if isinstance(part, Mapping) else None, "V1PodTemplateSpec"
+    template = part.get("template") if isinstance(part, Mapping) else None
     if not isinstance(template, Mapping) or not template:
         return
     try:
-        _type(model).model_validate(template, by_alias=True, by_name=False)
+        model = _type("V1PodTemplateSpec")
+        model.model_validate(template, by_alias=True, by_name=False)
+    except ImportError as error:
+        log.warning("`%s.template` was not checked: %s", path, no_client(error))
     except ValidationError as error:
-        yield from ((f"{path}.template.{place}", message) for place, message in worded(error, _type(model)))
+        yield from ((f"{path}.template.{place}", message) for place, message in worded(error, model))
 
 
 @cache

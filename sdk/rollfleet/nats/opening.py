@@ -73,7 +73,7 @@ def _open_from_outside(name: str, timeout_s: float, incomplete: EnvironmentIncom
     try:
         api = ClusterApi()
     except ClusterError as error:
-        if error.reason == "NoKubeconfig":
+        if error.reason in ("NoClient", "NoKubeconfig"):
             raise ConnectionFailed(f"{incomplete}; {error}; {_RUN}") from error
         raise
     try:

@@ -1,5 +1,6 @@
 """A constructor whose cluster cannot run the job: one line, with what to write, and nothing is left on the cluster."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from tests.api.job_data import job_data
 import rollfleet
 from rollfleet import Cluster, Jobs
 from rollfleet.cluster.api import ClusterApi
-from rollfleet.errors import ClusterError
+from rollfleet.errors import ClusterError, ConnectionFailed
 from rollfleet_api.job import KIND
 from rollfleet_api.kinds import KINDS, Kind
 
@@ -25,6 +26,15 @@ def error_of(place: Cluster) -> str:
 def test_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert "is missing, and this is no pod; set KUBECONFIG, or name the file" in error_of(Cluster())
+
+
+def test_no_client_of_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes.client", None)
+    assert error_of(Cluster()).endswith("; pip install 'rollfleet[cluster]'")
+    with pytest.raises(
+        ConnectionFailed, match=r"rollfleet\[cluster\]'; `rollfleet run job\.yaml --learner learner\.py`"
+    ):
+        rollfleet.connect("lab/cartpole")
 
 
 def test_a_context_that_is_not_there() -> None:
