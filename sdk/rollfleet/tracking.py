@@ -33,12 +33,11 @@ PAGE_SAVE_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a tracker needs to know of a run. `frames` were collected before it began."""
+    """What a tracker needs to know of a run, at its beginning."""
 
     project: str
     name: str
     folder: Path
-    frames: int
     collector: BatchIterator
 
 
@@ -46,7 +45,7 @@ def _tensorboard(run: Run) -> tuple[Write, Close]:
     from torch.utils.tensorboard import SummaryWriter
 
     # A resumed learner goes back to its checkpoint: TensorBoard hides the later steps of the one before.
-    writer = SummaryWriter(str(run.folder / run.name), purge_step=run.frames + 1)
+    writer = SummaryWriter(str(run.folder / run.name), purge_step=run.collector.frames + 1)
 
     def write(numbers: dict[str, float], step: int) -> None:
         for name, number in numbers.items():
@@ -216,7 +215,7 @@ def track(
         raise JobInvalid(f"to: expected one of {', '.join(TRACKERS)}, got {shown(to)}")
     where = path_of(folder, "folder")
     name = name or _unused(where, collector.job.metadata.name, is_resumed=collector.frames > 0)
-    run = Run(project=project, name=name, folder=where, frames=collector.frames, collector=collector)
+    run = Run(project=project, name=name, folder=where, collector=collector)
     try:
         write, close = TRACKERS[to](run)
     except ImportError as error:
