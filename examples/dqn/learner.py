@@ -1,6 +1,7 @@
 """DQN on CartPole-v1: double, with n-step returns and prioritised replay of TorchRL.
 
-`rollfleet run examples/dqn/job.yaml --learner examples/dqn/learner.py`
+`rollfleet run examples/dqn/job.yaml --learner examples/dqn/learner.py`; with `-- --resume`, from the newest checkpoint
+on, with an empty buffer.
 """
 
 import argparse
@@ -75,33 +76,35 @@ class Dqn:
             self.target.load_state_dict(self.policy.state_dict())
 
 
-def main(folder: Path, seed: int) -> None:
+def main(folder: Path, *, seed: int, resume: bool) -> None:
     """Train until the job's frames are used up."""
     torch.set_num_threads(1)  # for networks this small, threads cost more than they gain
     torch.manual_seed(seed)
     env = gymnasium.make("CartPole-v1")
     policy = make(env.observation_space, env.action_space)
     dqn = Dqn(policy)
+    parts = {"policy": policy, "target": dqn.target, "optimizer": dqn.optimizer}
     replay = TensorDictPrioritizedReplayBuffer(
         alpha=PRIORITY, beta=CORRECTION, storage=LazyTensorStorage(BUFFER_FRAMES), batch_size=SAMPLE_FRAMES
     )
-    began, seen = time.monotonic(), 0
-    with (
-        rollfleet.connect(policy=policy, postproc=n_step, replay_buffer=replay) as collector,
-        rollfleet.LearningCurve(folder, title="DQN on CartPole-v1", after=collector.frames) as curve,
-    ):
-        checkpoint = rollfleet.Checkpoint(folder, collector, {"policy": policy}, every=20, best="mean_return")
-        for _ in collector:  # the batch is in the replay buffer
-            if collector.frames > WARM_UP_FRAMES:
-                for _ in range((collector.frames - seen) // FRAMES_PER_UPDATE):
-                    dqn.update(replay)
-            seen = collector.frames
-            dqn.explore(seen)
-            checkpoint.step()
-            curve.add(frames=seen, mean_return=collector.mean_return, version=collector.version)
-            if collector.batches % 20 == 0:
-                print(f"{seen:7,} frames  mean return {collector.mean_return or 0:6.1f}  epsilon {policy.epsilon:.2f}")
-        print(f"learning curve: {curve.save()}; trained policy: {checkpoint.save()}")
+    began = time.monotonic()
+    with rollfleet.connect(policy=policy, postproc=n_step, replay_buffer=replay) as collector:
+        checkpoint = rollfleet.Checkpoint(folder, collector, parts, every=20, best="mean_return")
+        if resume:
+            checkpoint.resume()
+        seen = collector.frames
+        with rollfleet.LearningCurve(folder, title="DQN on CartPole-v1", after=seen) as curve:
+            for _ in collector:  # the batch is in the replay buffer
+                if len(replay) > WARM_UP_FRAMES:
+                    for _ in range((collector.frames - seen) // FRAMES_PER_UPDATE):
+                        dqn.update(replay)
+                seen = collector.frames
+                dqn.explore(seen)
+                checkpoint.step()
+                curve.add(frames=seen, mean_return=collector.mean_return, version=collector.version)
+                if collector.batches % 20 == 0:
+                    print(f"{seen:7,} frames  mean return {collector.mean_return or 0:6.1f}  eps {policy.epsilon:.2f}")
+            print(f"learning curve: {curve.save()}; trained policy: {checkpoint.save()}")
     found = rollfleet.evaluate(policy, "CartPole-v1", episodes=20)
     print(f"without exploration: mean return {found.mean_return:.1f}; {time.monotonic() - began:.0f} s")
 
@@ -110,5 +113,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/dqn"))
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    main(arguments.output, arguments.seed)
+    parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint, if there is one")
+    given = parser.parse_args()
+    main(given.output, seed=given.seed, resume=given.resume)

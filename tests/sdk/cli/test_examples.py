@@ -122,6 +122,15 @@ def test_dqn_learns_from_a_prioritised_buffer_of_n_step_frames(repository: Path,
     assert "without exploration: mean return" in program.output
     assert (workplace.folder / "out" / "best.pt").exists()
     assert_plays(workplace)
+    before = rows(workplace.folder)
+    job = yaml.safe_load((workplace.folder / "job.yaml").read_text())
+    job["spec"]["collect"]["totalFrames"] = 3072
+    (workplace.folder / "job.yaml").write_text(yaml.safe_dump(job))
+    resumed = workplace.run("--learner", "learner.py", "--", "--output", "out", "--resume")
+    assert resumed.wait(timeout_s=240) == 0, resumed.output
+    after = rows(workplace.folder)
+    assert after[: len(before)] == before
+    assert int(after[-1]["frames"]) == 3072
 
 
 @pytest.mark.slow
