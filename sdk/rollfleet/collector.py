@@ -138,7 +138,7 @@ class Collector(BatchIterator):
                 first time, and when you call `update_policy_weights_`.
             weight_scheme: Which weights travel, and in which form (see `rollfleet.schemes`). None: all of them.
 
-            set_truncated: Mark the last frame of a batch as truncated if its episode continues.
+            set_truncated: Mark the last frame of each row as truncated. The episode continues.
             step_count: Put `step_count` into the batch: frames since the reset.
             is_init: Put `is_init` into the batch: whether a frame is the first of its episode.
             info_keys: Keys of the environments' infos to put into the batch: `("next", "info", key)`, float64, NaN

@@ -136,8 +136,8 @@ class CollectSpec(Model):
     )
     set_truncated: bool = Field(
         default=False,
-        description="Mark the last frame of a batch as truncated if its episode continues, for learners that use each "
-        "batch on its own.",
+        description="Mark the last frame of each row of a batch as truncated, for learners that use each batch on its "
+        "own. The episode continues, under the same trajectory id.",
     )
     reset_at_each_iter: bool = Field(default=False, description="Start new episodes in each batch.")
     reset_when_done: bool = Field(

@@ -27,6 +27,7 @@ from rollfleet.data.batch import (
     Layout,
 )
 from rollfleet.data.tensor_memory import Array
+from rollfleet.data.whole_trajectories import WholeTrajectories
 from rollfleet.envs.factory import VectorEnv, check
 from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.space_tree import bounds
@@ -37,13 +38,12 @@ from rollfleet.policies.random_policy import UniformActions
 from rollfleet.rollout.episodes import EpisodeCounts, LongEpisodes
 from rollfleet.rollout.finite_check import FAR, FINITE, NOT_NAN, FiniteCheck, Frames
 from rollfleet.rollout.infos import Infos
-from rollfleet.rollout.lockstep import LockstepStepper
-from rollfleet.rollout.next_step import NextStepStepper
 from rollfleet.rollout.seeding import Seeds, TorchStream
-from rollfleet.rollout.stepper import Collected, StepContext, Stepper, Storage
+from rollfleet.rollout.stepper import Collected, StepContext, Stepper
+from rollfleet.rollout.storage import Storage
 from rollfleet.rollout.suspicions import Suspicions
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet.rollout.whole_trajectories import WholeTrajectories
+from rollfleet.rollout.whole_trajectories import Piece, add_frames, cut_after, fragment_of
 from rollfleet.system.interrupts import interruptible
 from rollfleet_api.collection import CollectSpec, NonFinite
 
@@ -55,9 +55,8 @@ class Rollout:
     policy's, Ctrl-C), which may have come in mid-step, the next `collect` begins new episodes in all environments.
 
     How options of `CollectSpec` act here:
-        set_truncated: The last frame of a row is truncated where its episode goes on, and the episode continues under
-            a new trajectory id, so that no id is seen after its end. The environment is not reset: returns, lengths,
-            `step_count` and the hidden state go on. (TorchRL also marks frames that terminated, and keeps the id.)
+        set_truncated: The last frame of each row is truncated, as in TorchRL. That is a mark alone: the episode goes on
+            under its trajectory id.
         reset_at_each_iter: All environments are reset before each fragment but the first. Returns and lengths leave
             out the episodes that were cut off. Only `set_truncated` marks their last frame.
         reset_when_done: If false, an environment whose episode ended waits for the next fragment, and the rest of its
@@ -143,7 +142,7 @@ class Rollout:
         self._frames: NDArray[np.int64] = np.zeros(self._env.num_envs, np.int64)  # of each since then
         self._started = False
         self._stepper: Stepper | None = None
-        self._whole = WholeTrajectories(self._env.num_envs)
+        self._whole = WholeTrajectories[Piece]()
 
     def collect(
         self,
@@ -188,6 +187,9 @@ class Rollout:
         else:
             storage, collected = self._run(version, random_actions, stop)
             frames = int(collected.frames[0])
+            if self._spec.set_truncated:
+                mask = storage.arrays.get(MASK)
+                storage.arrays[TRUNCATED][:, frames - 1] = True if mask is None else mask[:, frames - 1]
             recorded = {key: tensor[:, :frames].contiguous() for key, tensor in storage.tensors.items()}
             final = {
                 key: _as_tensor(leaf, recorded[key].dtype)
@@ -280,7 +282,7 @@ class Rollout:
         self._actor.advance(observation)
         self._actor.restart(slice(None))
         self._episodes.discard(slice(None))
-        self._whole.discard_open()
+        self._whole.forget()
         if self._stepper is not None:
             self._stepper.restart()
         self._started = True
@@ -334,19 +336,18 @@ class Rollout:
 
         while len(whole) < wanted and not (stopped and whole.started):
             storage, collected = self._run(version, random_actions, enough)
-            whole.add(storage, collected)
+            add_frames(whole, storage, collected)
             self._episodes.take()
             self._long.check(self._episodes.lengths)
-        if not len(whole):  # what follows is not their beginning: begin new episodes
-            whole.cut_open(self._actor.carried)
+        if cut := not len(whole):  # what follows is not their beginning: begin new episodes
+            cut_after(whole, self._actor.carried)
             self.start_over()
-        return whole.take(wanted, self._actor.carried_keys, version)
+        return fragment_of(whole.take(wanted), self._actor.carried_keys, version, ended=not cut)
 
     def _allocate(self) -> Stepper:
         num_envs, spec = self._env.num_envs, self._spec
         layout = self._actor.layout()
-        next_step = self._mode is AutoresetMode.NEXT_STEP
-        if next_step or spec.trajs_per_batch:
+        if self._mode is AutoresetMode.NEXT_STEP or spec.trajs_per_batch:
             layout[VERSION] = OPTIONAL[VERSION]
         if not spec.reset_when_done:
             layout[MASK] = OPTIONAL[MASK]
@@ -359,9 +360,7 @@ class Rollout:
             self._finite.limits = self._limits()
         self._storages = [Storage(layout, num_envs, self._steps) for _ in range(2)]
         context = StepContext(self._env, self._actor, self._episodes, self._trajectories, spec, self._infos)
-        self._stepper = (
-            NextStepStepper(context, layout, self._steps) if next_step else LockstepStepper(context, self._mode)
-        )
+        self._stepper = Stepper(context, self._mode, layout, self._steps)
         return self._stepper
 
     def _track(self, steps: dict[Key, Tensor]) -> None:

@@ -1,50 +1,34 @@
-"""The seam between a rollout and the ways in which it steps environments, and the memory that they fill."""
+"""The loop that steps a vector of environments with a policy, and writes their frames."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
-from torch import Tensor
 
-from rollfleet.data.batch import FIXED, REWARD, STEP_COUNT, TERMINATED, TRUNCATED, Key, Layout
-from rollfleet.data.tensor_memory import Array, as_array
+from rollfleet.data.batch import (
+    MASK,
+    NO_TRAJECTORY,
+    REWARD,
+    STEP_COUNT,
+    TERMINATED,
+    TRAJECTORY,
+    TRUNCATED,
+    VERSION,
+    Key,
+    Layout,
+)
+from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.policies.actor import Actor
-from rollfleet.rollout.episodes import EpisodeCounts
+from rollfleet.rollout.episodes import EpisodeCounts, FinalObservations
 from rollfleet.rollout.infos import Infos
+from rollfleet.rollout.storage import Staging, Storage
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet_api.collection import CollectSpec
-
-_SCALARS = (REWARD, TERMINATED, TRUNCATED, STEP_COUNT)
-
-
-class Storage:
-    """Preallocated memory for all values of a fragment, [envs, frames].
-
-    Readers get torch tensors, and the loop that writes gets numpy views of them.
-
-    Attributes:
-        tensors: By key, contiguous, [envs, frames, ...].
-        arrays: Views of the same memory. Flags, reward and step_count lack their last dimension of 1; bfloat16 is
-            int16.
-    """
-
-    def __init__(self, layout: Layout, envs: int, frames: int) -> None:
-        """Allocate the values that every fragment has, and those in `layout`."""
-        # Policies run in inference mode; memory that is allocated there could not be trained on.
-        with torch.inference_mode(False):
-            self.tensors: dict[Key, Tensor] = {
-                key: torch.zeros((envs, frames, *shape), dtype=dtype, device="cpu")
-                for key, (dtype, shape) in {**layout, **FIXED}.items()
-            }
-        self.arrays: dict[Key, Array] = {
-            key: as_array(tensor)[..., 0] if key in _SCALARS else as_array(tensor)
-            for key, tensor in self.tensors.items()
-        }
 
 
 class StepContext(NamedTuple):
@@ -56,6 +40,207 @@ class StepContext(NamedTuple):
     trajectories: TrajectoryIds
     spec: CollectSpec
     infos: Infos | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """The frames that a stepper wrote into a storage.
+
+    Attributes:
+        frames: int64 [envs], the number of frames of each environment.
+        finals: One array [n, ...] per carried leaf: the observations after frames that ended an episode. Without
+            `trajs_per_batch` also those after the last frame of each row. Sorted by environment, then frame.
+    """
+
+    frames: NDArray[np.int64]
+    finals: list[Array]
+
+
+class Stepper:
+    """Steps environments and writes one row [envs] a step. A rollout has one and owns it.
+
+    A vector can only step all of its environments. So an environment has no frame in a step in which it only resets
+    (`AutoresetMode.NEXT_STEP`), or waits for the next fragment (`reset_when_done`). A mask marks the frames.
+    Environments that reset in a step of their own go on until the slowest has T frames: see `Staging`. With
+    `trajs_per_batch` rows may differ in length: all frames are handed over, and nothing is cut.
+
+    The order of calls is `resume` or `restart`, then `collect`. T may differ from one `collect` to the next.
+    """
+
+    def __init__(self, context: StepContext, mode: AutoresetMode, layout: Layout, steps: int) -> None:
+        """Expect all environments at the first observation of an episode, in `actor.carried`. `steps`: the first T."""
+        self._context, self._mode = context, mode
+        num_envs = context.env.num_envs
+        self._ids: NDArray[np.int64] = context.trajectories.take(num_envs)
+        self._idle: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)  # which have no frame in the next step
+        self._finals = FinalObservations()
+        self._staging = Staging(layout, num_envs, steps) if mode is AutoresetMode.NEXT_STEP else None
+
+    def restart(self) -> None:
+        """Start over: all environments were reset, and frames that were kept back are dropped."""
+        self._ids[...] = self._context.trajectories.take(len(self._ids))
+        self._idle[...] = False
+        if self._staging is not None:
+            self._staging.clear()
+
+    def resume(self) -> None:
+        """Start the next fragment: reset environments that waited for it."""
+        if not self._idle.any():
+            return
+        env, actor, episodes, *_ = self._context
+        following, _ = env.reset(options={"reset_mask": self._idle.copy()})
+        waited = np.flatnonzero(self._idle)
+        actor.restart(waited, following)
+        episodes.discard(waited)
+        self._idle[...] = False
+
+    def collect(
+        self, into: Storage, act: Callable[[], list[Array]], *, version: int, stop: Callable[[], bool]
+    ) -> Collected:
+        """Fill a storage [envs, T]; when `stop` is true, fill as much as every environment has.
+
+        `act` calls the policy on `actor.carried`, into which the policy may write: record it before. `stop` is checked
+        between steps, after at least one frame of each environment.
+        """
+        if self._staging is not None:
+            return self._collect_staged(self._staging, into, act, version, stop)
+        self._finals = FinalObservations()
+        columns = {key: array.swapaxes(0, 1) for key, array in into.arrays.items()}  # [T, envs, ...]
+        end = self._step(columns, range(len(columns[REWARD])), act, stop)
+        self._complete(columns, range(end), version)
+        if not self._context.spec.trajs_per_batch:
+            open_ = np.flatnonzero(~(columns[TERMINATED][end - 1] | columns[TRUNCATED][end - 1] | self._idle))
+            self._finals.add(open_, [array[open_] for array in self._context.actor.carried])
+        if self._idle.all():
+            columns[MASK][end:] = False
+            end = len(columns[MASK])
+        if MASK in into.arrays:
+            padding = ~into.arrays[MASK]
+            for key, array in into.arrays.items():
+                array[padding] = NO_TRAJECTORY if key == TRAJECTORY else 0
+        return Collected(frames=np.full(len(self._ids), end), finals=self._finals.sorted())
+
+    def _collect_staged(
+        self, staging: Staging, into: Storage, act: Callable[[], list[Array]], version: int, stop: Callable[[], bool]
+    ) -> Collected:
+        actor, start, steps = self._context.actor, staging.rows, into.arrays[REWARD].shape[1]
+        ragged = bool(self._context.spec.trajs_per_batch)
+        least = int(staging.held.min())  # frames of the slowest
+        while least < steps:
+            rows = staging.room(steps - least if least or ragged else 1)
+            end = self._step(staging.columns, rows, act, stop)
+            staging.add(end)
+            least = steps if ragged else int(staging.held.min())
+            if end < rows.stop or (0 < least < steps and stop()):
+                break
+        for key, value in zip(actor.carried_keys, actor.carried, strict=True):
+            staging.columns[key][staging.rows] = value  # the observation after the last step
+        if not ragged:
+            staging.cut(steps)
+        self._complete(staging.columns, range(start, staging.rows), version)
+        held = staging.held
+        frames = held.copy() if ragged else np.full_like(held, min(steps, int(held.min())))
+        finals = staging.take(into, frames, actor.carried_keys, closed=not ragged)
+        return Collected(frames=frames, finals=finals)
+
+    def _step(
+        self, columns: Mapping[Key, Array], rows: range, act: Callable[[], list[Array]], stop: Callable[[], bool]
+    ) -> int:
+        """Step once for each of these rows; return the row before which `stop` was true, or the end.
+
+        `columns` are [rows, envs, ...]. Trajectory ids, versions, and outputs of `actor.rest` are left out.
+        """
+        env, actor, episodes, _, spec, infos = self._context
+        returns, lengths, limit = episodes.returns, episodes.lengths, spec.max_frames_per_traj
+        idle, carried, mask = self._idle, actor.carried, columns.get(MASK)
+        seen, outputs = ([columns[key] for key in keys] for keys in (actor.carried_keys, actor.keys))
+        counts, reported = columns.get(STEP_COUNT), [columns[key] for key in (infos.shapes if infos else ())]
+        rewards, terminations, truncations = columns[REWARD], columns[TERMINATED], columns[TRUNCATED]
+        step, action_of, advance = env.step, actor.action_of, actor.advance
+        for row in rows:
+            if row != rows.start and stop():
+                return row
+            for column, value in zip(seen, carried, strict=True):
+                column[row] = value
+            if counts is not None:
+                counts[row] = lengths
+            values = act()
+            for column, value in zip(outputs, values, strict=False):  # the next hidden state follows the outputs
+                column[row] = value
+            following, reward, terminated, truncated, info = step(action_of(values))
+            if row == rows.start:
+                check_outcome(env, (reward, terminated, truncated))
+            rewards[row] = reward
+            if mask is None:
+                returns += reward
+                lengths += 1
+            else:
+                mask[row] = frames = ~idle
+                returns += np.where(frames, reward, 0.0)
+                lengths += frames
+            if limit:
+                truncated = np.logical_or(truncated, lengths >= limit)
+            terminations[row] = terminated
+            truncations[row] = truncated
+            if infos is not None:
+                infos.write(info, [column[row] for column in reported])
+            advance(following, values)
+            done = np.logical_or(terminated, truncated)
+            if self._staging is not None and np.count_nonzero(idle):
+                actor.restart(idle.nonzero()[0])
+                done &= ~idle
+                idle[...] = False
+            if np.count_nonzero(done):
+                self._end(done, info, [column[row] for column in reported])
+                if not spec.reset_when_done and idle.all():
+                    return row + 1
+        return rows.stop
+
+    def _end(self, done: NDArray[np.bool_], info: dict[str, Any], reported: list[Array]) -> None:
+        """Record the last observations, and infos, of episodes that ended with a step. Start the next episodes."""
+        env, actor, episodes, _, spec, infos = self._context
+        ended = counted = done.nonzero()[0]
+        if not spec.reset_when_done:
+            counted = ended[~self._idle[ended]]
+        episodes.end(counted)
+        if self._mode is AutoresetMode.DISABLED:
+            self._finals.add(counted, [array[counted] for array in actor.carried])
+            following, _ = env.reset(options={"reset_mask": done})
+            actor.restart(ended, following)
+        elif self._mode is AutoresetMode.SAME_STEP:
+            if infos is not None:
+                infos.write(info.get("final_info", {}), reported, done)
+            self._finals.add(counted, self._final_rows(info, counted))
+            actor.restart(counted)
+        if self._staging is not None or not spec.reset_when_done:
+            self._idle[counted] = True
+
+    def _complete(self, columns: Mapping[Key, Array], rows: range, version: int) -> None:
+        """Write the values of rows that need not be written step by step."""
+        at = slice(rows.start, rows.stop)
+        for key, values in self._context.actor.rest():
+            columns[key][at] = values
+        if VERSION in columns:
+            columns[VERSION][at] = version
+        ended = columns[TERMINATED][at] | columns[TRUNCATED][at]
+        if MASK in columns:
+            ended &= columns[MASK][at]
+        columns[TRAJECTORY][at] = self._context.trajectories.along(ended, self._ids)
+
+    def _final_rows(self, info: dict[str, Any], ended: NDArray[np.intp]) -> list[Array]:
+        """Return the last observations of environments that have reset by themselves, and their hidden states."""
+        actor, final = self._context.actor, info.get("final_obs")
+        if final is None:
+            raise EnvironmentInvalid(
+                f"environment {self._context.env} declares SameStep, but its infos have no 'final_obs' when an episode "
+                "ends; add it, or declare NextStep or Disabled in metadata['autoreset_mode']"
+            )
+        rows = [actor.observations.split(final[env]) for env in ended]
+        leaves = [np.stack(leaf) for leaf in zip(*rows, strict=True)]
+        hidden = [array[ended] for array in actor.carried[len(leaves) :]]
+        return [
+            leaf.astype(array.dtype, copy=False) for leaf, array in zip([*leaves, *hidden], actor.carried, strict=True)
+        ]
 
 
 def check_outcome(env: VectorEnv, outcome: Sequence[Any]) -> None:
@@ -73,40 +258,3 @@ def check_outcome(env: VectorEnv, outcome: Sequence[Any]) -> None:
             )
         if found.dtype.kind not in kinds and (kinds != "b" or not np.isin(found, (0, 1)).all()):
             raise EnvironmentInvalid(f"environment {env} returned {name} {found.tolist()}; expected {wanted}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
-    """The frames that a stepper wrote into a storage.
-
-    Attributes:
-        frames: int64 [envs], the number of frames of each environment.
-        finals: One array [n, ...] per carried leaf: the observations after frames that ended an episode. Without
-            `trajs_per_batch` also those after the last frame of each row. Sorted by environment, then frame.
-    """
-
-    frames: NDArray[np.int64]
-    finals: list[Array]
-
-
-class Stepper(Protocol):
-    """Steps a vector of environments and writes their frames. A rollout has one and owns it.
-
-    A new stepper expects all environments at the first observation of an episode, in `actor.carried`. The order of
-    calls is `resume` or `restart`, then `collect`. T may differ from one `collect` to the next.
-    """
-
-    def restart(self) -> None:
-        """Start over: all environments were reset, and frames that were kept back are dropped."""
-
-    def resume(self) -> None:
-        """Start the next fragment: reset environments that waited for it."""
-
-    def collect(
-        self, into: Storage, act: Callable[[], list[Array]], *, version: int, stop: Callable[[], bool]
-    ) -> Collected:
-        """Fill a storage [envs, T]; when `stop` is true, fill as much as every environment has.
-
-        `act` calls the policy on `actor.carried`, into which the policy may write: record it before. `stop` is checked
-        between steps, after at least one frame of each environment.
-        """

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, VERSION, Fragment, is_dense
 from rollfleet.data.tensor_tree import Key, flatten, key_of
-from rollfleet.data.whole_trajectories import WholeTrajectories, flag_last
+from rollfleet.data.whole_trajectories import WholeTrajectories, add_batch, batch_of, flag_last
 from rollfleet.envs.torchrl_env import KEEPS_SEEDS, UNCALLED, TorchRLEnv, with_transforms
 from rollfleet.errors import EnvironmentInvalid, JobInvalid
 from rollfleet.exploration import exploring
@@ -38,7 +38,6 @@ class TensorDictRollout:
     """A `Rollouts` over an `EnvBase`: the policy and the environment pass one TensorDict to each other.
 
     How options of `CollectSpec` act here, where they differ from `Rollout`:
-        set_truncated: As in TorchRL: each `truncated` and `done` of the last frame is true, the trajectory id stays.
         reset_when_done: Must be true: the environments of TorchRL reset as each of them is done.
         step_count, is_init, max_frames_per_traj: `StepCounter` and `InitTracker` are appended to the environment.
         info_keys: Must be empty: infos are keys of the environment.
@@ -114,7 +113,7 @@ class TensorDictRollout:
         self._seeds, self._trajectories = seeds, trajectories
         self._stream = TorchStream(seeds.torch, self._device)
         self._seeded, self._started, self._frames_before = 0, stays, 0
-        self._whole = WholeTrajectories()
+        self._whole = WholeTrajectories[Any]()
         if stays:
             self._ids = trajectories.take(self._num_envs)
         elif self._carrier is not None:
@@ -294,15 +293,13 @@ class TensorDictRollout:
         rewards = [each.reshape(*ended.shape, -1).double().mean(-1) for each in found]
         reward = torch.stack(rewards).mean(0).numpy() if rewards else np.zeros(ended.shape)
         self._outcomes = reward, ended
-        ids = np.empty(ended.shape, np.int64)
+        ids = np.ascontiguousarray(self._trajectories.along(ended.T, self._ids).T)
         start = 0
         for t in [*np.flatnonzero(ended.any(0)).tolist(), ended.shape[1] - 1]:
-            ids[:, start : t + 1] = self._ids[:, None]
             self._episodes.returns += reward[:, start : t + 1].sum(1)
             self._episodes.lengths += t + 1 - start
             if t >= start and len(envs := ended[:, t].nonzero()[0]):
                 self._episodes.end(envs)
-                self._ids[envs] = self._trajectories.take(len(envs))
             start = t + 1
         batch.set(TRAJECTORY, torch.from_numpy(ids))
         batch.set(VERSION, torch.full_like(batch.get(TRAJECTORY), self._version))
@@ -312,13 +309,15 @@ class TensorDictRollout:
         stopped = False
         while len(self._whole) < wanted and not (stopped and self._whole):
             batch, ended = self._frames(stop, random_actions)
-            self._whole.add(batch, ended)
+            add_batch(self._whole, batch, ended)
             self._long.check(self._episodes.lengths)
             stopped = stop()
             if stopped and not self._whole:  # what follows is not their beginning: begin new episodes
-                self._whole.cut(self._cut_flags)
+                for pieces in self._whole.cut():
+                    pieces[:] = [torch.cat(pieces)]
+                    flag_last(pieces[0], self._cut_flags)
                 self.start_over()
-        batch = self._whole.take(wanted)
+        batch = batch_of(self._whole.take(wanted))
         batch.get(TRAJECTORY)[~batch.get(MASK)] = NO_TRAJECTORY
         return batch
 

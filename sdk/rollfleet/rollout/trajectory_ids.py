@@ -35,6 +35,21 @@ class TrajectoryIds:
         self._taken += n
         return np.arange(first, first + n, dtype=np.int64)
 
+    def along(self, ended: NDArray[np.bool_], current: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ids of frames, int64 [T, envs], and change `current`, int64 [envs], to those of the next frames.
+
+        `ended`: bool [T, envs], whether a trajectory ends with a frame.
+        """
+        frames, envs = ended.nonzero()
+        nth = np.zeros((len(ended) + 1, len(current)), dtype=np.int64)  # trajectories before each frame
+        np.cumsum(ended, axis=0, out=nth[1:])
+        ids = np.zeros((int(nth[-1].max()) + 1, len(current)), dtype=np.int64)
+        ids[0] = current
+        ids[nth[frames + 1, envs], envs] = self.take(len(frames))
+        found: NDArray[np.int64] = np.take_along_axis(ids, nth, axis=0)
+        current[...] = found[-1]
+        return found[:-1]
+
 
 def split(trajectory_id: int) -> tuple[int, int, int]:
     """Return worker, incarnation and counter of an id: the inverse of how `TrajectoryIds` builds it."""

@@ -19,7 +19,7 @@ from torchrl.weight_update import NoWeightSyncScheme
 from rollfleet.collector import Collector as NativeCollector
 from rollfleet.data.batch import TRAJECTORY, VERSION
 from rollfleet.data.tensor_tree import key_of
-from rollfleet.data.whole_trajectories import WholeTrajectories
+from rollfleet.data.whole_trajectories import WholeTrajectories, add_batch, batch_of
 from rollfleet.envs.torchrl_env import STAYS_OPEN
 from rollfleet.errors import EnvironmentInvalid, WorkerFailed
 from rollfleet.learner.background_fill import BackgroundFill
@@ -74,7 +74,7 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
         self.closed = True
         self._frames, self._iter, self._updates, self._seed = 0, -1, 0, torch.initial_seed()
         self._before: int | None = None  # the native version less the number of updates; None: no update yet
-        self._trajectories = WholeTrajectories()
+        self._trajectories = WholeTrajectories[Any]()
         self._fill: BackgroundFill | None = None
         for name, value in given.items():
             setattr(self, name, value)
@@ -189,15 +189,15 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
     def _whole_trajectories(self, batch: TensorDictBase, count: int) -> Iterator[Any]:
         """Yield the batches of `count` trajectories that these frames complete; None: they are in the replay buffer."""
         whole, rows = self._trajectories, batch.reshape(-1, batch.shape[-1])
-        whole.add(rows, rows.get(("next", "done")).flatten(2).any(-1))
+        add_batch(whole, rows, rows.get(("next", "done")).flatten(2).any(-1))
         if self.reset_at_each_iter:
             whole.forget()
         if self.replay_buffer is None:
             while len(self._trajectories) >= count:  # `reset` may replace them meanwhile
-                yield self._trajectories.take(count, padded=self.traj_format == "padded")
+                yield batch_of(self._trajectories.take(count), padded=self.traj_format == "padded")
             return
         while whole:
-            self.replay_buffer.extend(whole.take(self.trajs_per_write or len(whole), padded=False))
+            self.replay_buffer.extend(batch_of(whole.take(self.trajs_per_write or len(whole)), padded=False))
         yield None
 
     # --- weights ---
@@ -272,7 +272,7 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
 
     def _reseed(self, seed: int, *, static: bool = False) -> None:
         """Begin new episodes, from a seed unless the environments keep their own."""
-        self._trajectories, self._seed = WholeTrajectories(), seed
+        self._trajectories, self._seed = WholeTrajectories[Any](), seed
         self._native.set_seed(seed % (1 << 53), static)
 
     def getattr_rb(self, attr: str) -> Any:

@@ -6,14 +6,20 @@ from typing import Any
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
 from tests.sdk.rollouts import Countdown, along_time, always_0, batches_of, rollout_of
 from torch import Tensor
+from torchrl.envs import GymWrapper, SerialEnv
 
 from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.envs.serial import SerialVectorEnv
+from rollfleet.envs.torchrl_env import TorchRLEnv
 from rollfleet.errors import EnvironmentInvalid
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.tensordict_rollout import TensorDictRollout
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet_api.collection import CollectSpec
 
 
 def vector(mode: str, *lengths: int) -> VectorEnv:
@@ -21,31 +27,39 @@ def vector(mode: str, *lengths: int) -> VectorEnv:
     return SerialVectorEnv(makers) if mode == "serial" else SyncVectorEnv(makers, autoreset_mode=AutoresetMode(mode))
 
 
+def gym_wrapped(length: int) -> GymWrapper:
+    return GymWrapper(Countdown(length), categorical_action_encoding=True)
+
+
 MODES = ["serial", "SameStep", "NextStep"]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_set_truncated_ends_only_trajectories_that_go_on(mode: str) -> None:
-    rollout = rollout_of(vector(mode, 5, 3, 1000), steps=10, set_truncated=True, step_count=True)
-    lengths: set[int] = set()
-    batches: list[TensorDict] = []
-    for _ in range(10):
-        fragment = rollout.collect(version=0)
-        lengths |= set(fragment.episodes["lengths"].tolist())
-        batches.append(to_batch(fragment).clone())
-    assert lengths == {3, 5}  # whole episodes, although trajectories end with fragments
-    for batch in batches:
-        assert batch["next", "done"][:, -1].all()
-        assert not (batch["next", "terminated"] & batch["next", "truncated"]).any()
-        assert batch["next", "truncated"][2, -1]
-        assert not batch["next", "truncated"][:, :-1].any()
-    whole = along_time(batches)
-    ids, done = whole["collector", "traj_ids"], whole["next", "done"].squeeze(-1)
-    assert torch.equal(ids[:, 1:] != ids[:, :-1], done[:, :-1])
-    assert len(ids.unique()) == int(done.sum())
-    assert torch.equal(whole["observation"][..., 1].long(), whole["step_count"].squeeze(-1))
-    if mode != "NextStep":  # there, an environment that is far ahead of the others drops frames
-        assert torch.equal(whole["observation"][2, 1:], whole["next", "observation"][2, :-1])  # no reset
+def test_set_truncated_marks_the_last_frame_of_each_row_and_the_episode_goes_on(mode: str) -> None:
+    marked, plain = (rollout_of(vector(mode, 5, 3, 30), steps=10, set_truncated=how) for how in (True, False))
+    for batch, expected in zip(batches_of(marked, 8), batches_of(plain, 8), strict=True):
+        for flag in ("truncated", "done"):
+            assert batch["next", flag][:, -1].all()
+            expected["next", flag][:, -1] = True
+        for key in expected.keys(True, True):
+            assert torch.equal(batch[key], expected[key]), key
+
+
+def test_set_truncated_means_the_same_for_environments_of_torchrl() -> None:
+    lengths = (5, 3, 1000)
+    theirs = TensorDictRollout(
+        TorchRLEnv(SerialEnv(3, [partial(gym_wrapped, length) for length in lengths])),
+        TensorDictModule(always_0, ["observation"], ["action"]),
+        steps=10,
+        seeds=Seeds.derive(0, 0, 0, 3),
+        trajectories=TrajectoryIds(0, 0),
+        collect=CollectSpec(frames_per_batch=1, set_truncated=True),
+    )
+    ours = rollout_of(vector("serial", *lengths), always_0, steps=10, set_truncated=True)
+    for _ in range(4):
+        batch, expected = (to_batch(rollout.collect(version=0)) for rollout in (ours, theirs))
+        for key in (*(("next", flag) for flag in ("truncated", "terminated", "done")), ("collector", "traj_ids")):
+            assert torch.equal(batch[key], expected[key]), key
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -69,8 +83,8 @@ def test_reset_at_each_iter_starts_every_fragment_with_new_episodes_under_new_id
 
 def test_set_truncated_marks_episodes_that_reset_at_each_iter_cuts() -> None:
     batches = batches_of(rollout_of(vector("serial", 4, 5), steps=10, reset_at_each_iter=True, set_truncated=True), 2)
-    assert batches[1]["next", "truncated"][:, -1].squeeze(-1).tolist() == [True, False]
-    assert batches[1]["next", "done"][:, -1].all()
+    assert batches[1]["next", "truncated"][:, -1].all()
+    assert not batches[1]["next", "truncated"][:, :-1].any()
 
 
 @pytest.mark.parametrize("mode", ["serial", "Disabled"])
