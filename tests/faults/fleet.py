@@ -14,6 +14,7 @@ from tests.api.job_data import job_data
 from tests.faults.proxy import Proxy
 from tests.shared_nats import SUBJECTS, TENANT, TENANTS_JOB, SharedNats
 
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
 
@@ -38,12 +39,12 @@ class Fleet:
         proxies: The proxies by role.
         workers: The worker processes by index.
         learner: The learner process.
-        killed: Ids of worker processes that were killed.
+        killed: Ids of worker processes that were killed, or replaced while they lived.
     """
 
     def __init__(self, folder: Path, *, max_payload: int = 1 << 20, **spec: Any) -> None:
         self._folder = folder
-        self.job = parse_job(job_data({"name": SUBJECTS.job}, **spec))
+        self.job = parse_job(job_data({"name": SUBJECTS.job, "uid": "this-one"}, **spec))
         self._nats = SharedNats(folder, max_payload=max_payload)
         self._nats.own(self.job)
         self.proxies = {role: Proxy([self._nats.host_port]) for role in (Role.WORKER, Role.LEARNER)}
@@ -68,6 +69,12 @@ class Fleet:
 
     def start_learner(self) -> None:
         self.learner = self._start("learn", Role.LEARNER)
+
+    def start_namesake(self) -> ForkServerProcess:
+        """Start the learner of a job of the same name that was deleted: it has the credentials."""
+        url = self._nats.url(Role.LEARNER, self.proxies[Role.LEARNER].host_port)
+        earlier = self.job.model_copy(update={"metadata": self.job.metadata.model_copy(update={"uid": "earlier"})})
+        return self._process("namesake", "haunt", url, earlier)
 
     def start_attack(self) -> ForkServerProcess:
         """Start a client that attacks NATS with the credentials of another job's worker."""
@@ -138,7 +145,9 @@ class Fleet:
         name = "-".join(map(str, (program, *arguments)))
         return self._process(name, program, url, SUBJECTS.key, *arguments)
 
-    def _process(self, name: str, program: str, url: str, job: str, *arguments: object) -> ForkServerProcess:
+    def _process(
+        self, name: str, program: str, url: str, job: str | CollectorJob, *arguments: object
+    ) -> ForkServerProcess:
         target = getattr(import_module("recorded"), program)
         log = str(self._folder / f"{name}.log")
         process = self._context.Process(target=target, args=(log, url, job, *arguments), daemon=True)

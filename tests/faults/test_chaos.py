@@ -24,6 +24,8 @@ FAULTS = (
     "kill worker",
     "kill learner",
     "replace learner",
+    "replace worker",
+    "namesake",
     "kill nats",
     "terminate nats",
     "attack nats",
@@ -125,9 +127,13 @@ class Breaking:
             attacker = fleet.start_attack()
             self._later(fault, lambda: self._end(attacker, fault))
             return
-        if fault.kind == "replace learner":
-            if "learner" not in self._down:
-                fleet.start_learner()  # while the other one lives
+        if verb == "namesake":
+            fleet.start_namesake()
+            return
+        if verb == "replace":
+            name = f"worker {fault.worker}" if whom == "worker" else whom
+            if name not in self._down:
+                self._replace(name, fault)  # while the other one lives
             return
         if verb in ("kill", "terminate", "stop") or verb == "clock":
             name = f"worker {fault.worker}" if "worker" in whom else whom.rpartition(" ")[2]
@@ -158,6 +164,13 @@ class Breaking:
             proxy.delay_s, proxy.bytes_per_s = 0.02, 200_000.0
             self._later(fault, proxy.heal)
 
+    def _replace(self, name: str, fault: Fault) -> None:
+        if name == "learner":
+            self._fleet.start_learner()
+        else:
+            self._lose(name)
+            self._fleet.start_worker(fault.worker)
+
     def _end(self, attacker: ForkServerProcess, fault: Fault) -> None:
         if any(each["pid"] == attacker.pid for each in self._fleet.events("attacked")):
             attacker.kill()
@@ -183,11 +196,17 @@ class Breaking:
         assert process is not None
         return process
 
+    def _lose(self, name: str) -> None:
+        """Note that what a worker keeps is lost with it."""
+        pid = self._process(name).pid
+        assert pid is not None
+        self._fleet.killed.add(pid)
+
     def _signal(self, name: str, number: signal.Signals) -> None:
         pid = self._process(name).pid
         assert pid is not None
         if number == signal.SIGKILL and name != "learner":
-            self._fleet.killed.add(pid)
+            self._lose(name)
         os.kill(pid, number)
 
 

@@ -32,9 +32,9 @@ from rollfleet_api.versions import count_of, session_at
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
-ANSWER_S = 0.02  # between two heartbeats for processes that ask, at least
 ENDED = (WorkerState.LEFT, WorkerState.COMPLETE, WorkerState.FAILED)
 LEARNER_S = 0.1  # for the learner that this one replaces to answer, at least
+COMPLETE_S = 0.02  # between two looks whether all workers know that the job is complete
 QUIET_S, JOIN_S = 0.25, 2.0  # a learner that joins waits until no process has answered for this long; at most
 
 
@@ -67,7 +67,6 @@ class LearnerHeartbeats:
         self._rival = 0  # the greatest session of a learner that this one replaces
         self._followed = Progress(session=0)  # the newest that a worker named
         self._reported: set[int] = set()  # workers whose problem was logged
-        self._asked = False
         self._heard = asyncio.Event()
 
     async def join(self, known: Callable[[], Progress], wait_s: float) -> Resumed:
@@ -145,7 +144,7 @@ class LearnerHeartbeats:
         """Wait until each worker that is there knows that the job is complete. Not on the link's thread."""
         until_s = time.monotonic() + timeout_s
         while time.monotonic() < until_s and not all(map(self._is_complete, self.roster.members())):
-            time.sleep(ANSWER_S)
+            time.sleep(COMPLETE_S)
 
     def _is_complete(self, worker: int) -> bool:
         status = self.roster.statuses().get(worker)
@@ -180,16 +179,9 @@ class LearnerHeartbeats:
         if self.session and (other.session, other.process) > (self.session, self._process):
             self._on_replaced()
 
-    def _answer(self) -> None:
-        """Send a heartbeat soon: one for all that ask at the same time."""
-        if not self._asked and self.session:
-            self._asked = True
-            self._link.begin(self._send_soon())
-
-    async def _send_soon(self) -> None:
-        await asyncio.sleep(ANSWER_S)
-        self._asked = False
-        await self.send()
+    async def _answer(self) -> None:
+        if self.session:
+            await self.send()
 
     def _log_problems(self) -> None:
         """Log each worker's problem once, until the worker recovers."""

@@ -107,7 +107,7 @@ class JobOwner:
 
     async def start(self) -> None:
         """Answer from now on."""
-        await self._link.on_ask(Ask.JOB, lambda: self._link.begin(self._send()))
+        await self._link.on_ask(Ask.JOB, self._send)
         self._link.on_reconnect(self._send)
         await self._send()
 

@@ -38,6 +38,7 @@ M = TypeVar("M")
 
 RECONNECT_WAIT_S = 0.25
 PING_EVERY_S, PINGS_UNANSWERED = 3.0, 2  # a connection that is open and carries nothing is cut after about 10 s
+ANSWER_S = 0.02  # between two answers to processes that ask for the same, at least
 SIGNAL_S = 1.0  # a signal that came just before a wait began is handled after it
 PENDING_BYTES = 64 << 20  # nats-py's write buffer: the windows of all senders are far below it
 TUNNEL_TIMEOUT_S = 10.0  # for a connection through an API server, which may be far away
@@ -216,11 +217,21 @@ class Link:
         """Ask all processes of the job for something; see `Ask`."""
         await self.publish(self.subjects.ask(what), b"")
 
-    async def on_ask(self, what: Ask, answer: Callable[[], object]) -> None:
-        """Call a function, on the connection's thread, whenever a process asks for this."""
+    async def on_ask(self, what: Ask, answer: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Await `answer()` soon after a process asks for this: once for all that ask at the same time."""
+        asked = False
+
+        async def answer_soon() -> None:
+            nonlocal asked
+            await asyncio.sleep(ANSWER_S)
+            asked = False
+            await answer()
 
         async def on_message(_: Msg) -> None:
-            answer()
+            nonlocal asked
+            if not asked:
+                asked = True
+                self._begin(answer_soon())
 
         await self.client.subscribe(self.subjects.ask(what), cb=on_message)
 

@@ -31,7 +31,6 @@ from rollfleet_api.transfers import Want
 log = logging.getLogger(__name__)
 
 REPEAT_S = 1.0
-ANSWER_S = 0.02  # between two control messages for workers that ask, at least
 JOINING_S = 0.05  # workers that ask for the same version within this time get one broadcast
 CONNECTED_S = 0.05  # between two looks whether the connection is back
 FEW = 2  # receivers that get copies of their own, instead of a broadcast
@@ -98,12 +97,11 @@ class LearnerSender:
         self._progressed = asyncio.Event()
         self._joining: set[str] = set()  # receivers that want all of the version for all
         self._serving: set[str] = set()  # receivers whose last request is not carried out
-        self._asked = False
 
     async def subscribe(self) -> None:
         """Answer those who ask from now on."""
         await self._link.client.subscribe(self._link.subjects.wants("*"), cb=self._on_want)
-        await self._link.on_ask(Ask.CONTROL, self._on_asked)
+        await self._link.on_ask(Ask.CONTROL, self.send_again)
 
     def weights(self, number: int, snapshot: Snapshot, workers: frozenset[int] | None = None) -> None:
         """Send a version to these workers; None: to all. It replaces a version that waits for the same workers."""
@@ -172,17 +170,6 @@ class LearnerSender:
     def _wake(self) -> None:
         self._idle.clear()
         self._link.soon(self._filled.set)
-
-    def _on_asked(self) -> None:
-        if not self._asked:
-            self._asked = True
-            self._link.begin(self._answer())
-
-    async def _answer(self) -> None:
-        """Send control soon: once for all that ask at the same time."""
-        await asyncio.sleep(ANSWER_S)
-        self._asked = False
-        await self.send_again()
 
     # --- weights ---
 

@@ -159,7 +159,7 @@ class NatsWorkerTransport:
         link, subjects = self._link, self._subjects
         await self._followed.subscribe()
         await link.listen(subjects.control, Control, self._set_control)
-        await link.on_ask(Ask.HEARTBEATS, self._news.set)
+        await link.on_ask(Ask.HEARTBEATS, self._send_heartbeat)
         if not self._evaluation:
             await self._calls.subscribe()
             await link.client.subscribe(subjects.taken(self._worker), cb=self._on_receipt)

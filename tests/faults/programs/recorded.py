@@ -1,7 +1,7 @@
 """A real worker and a real learner that also log events: batches collected, handed over.
 
 At SIGUSR1 their clocks jump: an hour forward, then an hour back. The learner is slow at times, and its receipts get
-lost, come late, or come twice. A third program attacks NATS.
+lost, come late, or come twice. A third program attacks NATS, a fourth is the learner of another job of this name.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 import time
+from contextlib import suppress
 from itertools import count, cycle
 from typing import Any
 
@@ -22,12 +23,15 @@ from tests.attacks import ATTACKS
 import rollfleet
 from rollfleet.cli import worker_program
 from rollfleet.envs.factory import make_env
-from rollfleet.errors import LearnerReplaced
+from rollfleet.errors import JobEnded, LearnerReplaced
 from rollfleet.learner import gathering
+from rollfleet.nats.link import Link
 from rollfleet.nats.receiver import BatchReceiver
+from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.policies.factory import make_policy
 from rollfleet_api.address import THREADS, Address
+from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
 from rollfleet_api.versions import count_of
 
@@ -103,6 +107,14 @@ def learn(log: str, url: str, job: str) -> None:
 async def _later(sending: Any) -> None:
     await asyncio.sleep(LATE_S)
     await sending
+
+
+def haunt(log: str, url: str, job: rollfleet.CollectorJob) -> None:
+    """Be the learner of a job that was deleted, with the job as its pod had it."""
+    _begin(log)
+    link = Link(Address(url=url, job=job.key), role=Role.LEARNER)
+    with suppress(JobEnded), rollfleet.Collector.over(NatsTransport(link, job), job) as collector:
+        next(collector)
 
 
 def attack(log: str, url: str, job: str) -> None:

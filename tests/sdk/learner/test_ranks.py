@@ -257,7 +257,7 @@ def rank_1(server: Server, connect: Connect, *, session: int = 1, round_: int = 
     server.own(**SENT | {"mode": "Sync", "collect": {"framesPerBatch": 64}})
     admin = server.link()
     control = Control(session=session, phase=LearnerPhase.RUN, round=round_, version=1)
-    admin.call(admin.on_ask(Ask.CONTROL, lambda: admin.begin(admin.publish(admin.subjects.control, pack(control)))))
+    admin.call(admin.on_ask(Ask.CONTROL, lambda: admin.publish(admin.subjects.control, pack(control))))
     return connect(rank=1, ranks=2), Sender(server, 1), Sender(server, 3)
 
 
