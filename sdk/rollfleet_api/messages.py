@@ -122,7 +122,6 @@ class Control:
     Attributes:
         session: Number of the learner; each learner that takes over the job has a greater one.
         number: Number of the instructions in the session: greater ones replace these.
-        uid: The `metadata.uid` of the job that the learner knows. A job of the same name may have another one.
         phase: Collect; pause until the next control; or leave, because the job is complete.
         round: The current round: each worker collects one batch for each round. Always 0 in async mode.
         closed: Rounds up to this one need no more frames: a worker that collects for one stops at its next step.
@@ -146,7 +145,6 @@ class Control:
 
     session: Count
     number: Count = 0
-    uid: str = ""
     phase: LearnerPhase
     round: Count
     version: Count

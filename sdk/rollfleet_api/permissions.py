@@ -3,10 +3,10 @@
 They are written into the configuration of the job's server (`nats_server`), on one machine and on a cluster.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rollfleet_api.subjects import Subjects
+from rollfleet_api.subjects import Ask, Subjects
 
 
 class Role(StrEnum):
@@ -27,19 +27,20 @@ class Permissions:
 
 
 def permissions(subjects: Subjects, role: Role) -> Permissions:
-    """Return the permissions of a role.
+    """Return the permissions of a role in all jobs of this name.
 
     Example:
-        >>> "rollfleet.default.cartpole.control" in permissions(Subjects.parse("cartpole"), Role.WORKER).subscribe
+        >>> "rollfleet.default.cartpole.*.control" in permissions(Subjects.parse("cartpole"), Role.WORKER).subscribe
         True
     """
-    asked = subjects.ask("*")
+    subjects = replace(subjects, uid="*")
+    asked = [subjects.ask(Ask.JOB), subjects.ask("*")]
     if role is not Role.LEARNER:
         own = [subjects.batches, subjects.workers, subjects.evaluations, subjects.answers, subjects.wants("*")]
         heard = [subjects.spec, subjects.control, subjects.weights_of("*"), subjects.taken("*"), subjects.calls]
-        return Permissions(publish=[*own, asked], subscribe=[*heard, asked])
+        return Permissions(publish=[*own, *asked], subscribe=[*heard, *asked])
     own = [subjects.control, subjects.weights_of("*"), subjects.learner("*"), subjects.taken("*"), subjects.calls]
     # Other ranks and recorders have the learner's credentials: they need control, too.
     heard = [subjects.spec, subjects.control, subjects.learner("*"), subjects.workers, subjects.wants("*")]
     results = [subjects.batches, subjects.evaluations, subjects.answers]
-    return Permissions(publish=[*own, asked], subscribe=[*heard, *results, asked])
+    return Permissions(publish=[*own, *asked], subscribe=[*heard, *results, *asked])

@@ -42,4 +42,4 @@ def published_bytes(job: CollectorJob, *, counts: bool = False) -> bytes:
 
 def subjects_of(job: CollectorJob) -> Subjects:
     """The subjects of a job."""
-    return Subjects(namespace=job.metadata.namespace, job=job.metadata.name)
+    return Subjects(namespace=job.metadata.namespace, job=job.metadata.name, uid=job.metadata.uid or "")

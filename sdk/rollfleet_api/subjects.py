@@ -1,23 +1,25 @@
 """A job's names on NATS: its subjects. NATS carries all of them, and stores none.
 
 ```
-rollfleet.<namespace>.<job>.spec                  the job itself, from its owner
-rollfleet.<namespace>.<job>.ask.<what>            a question of a process that joins: see `Ask`
-rollfleet.<namespace>.<job>.control               the learner's orders
-rollfleet.<namespace>.<job>.learners.<rank>.<ranks>  the heartbeat of a learner's process
-rollfleet.<namespace>.<job>.weights.<receiver>    chunks of a version of the weights, for `all`, or for one process
-rollfleet.<namespace>.<job>.wants.<receiver>      what that process has of the weights, and wants
-rollfleet.<namespace>.<job>.workers.<worker>      the worker's heartbeat
-rollfleet.<namespace>.<job>.batches.<worker>.chunk  chunks of batches, towards the learner
-rollfleet.<namespace>.<job>.batches.<worker>.offer  which batches the worker keeps for the learner
-rollfleet.<namespace>.<job>.taken.<worker>        which of them the learner has, and wants
-rollfleet.<namespace>.<job>.evaluations.<worker>  an evaluation worker's newest result
-rollfleet.<namespace>.<job>.calls.<worker>        the learner's call of a method on the worker
-rollfleet.<namespace>.<job>.answers.<worker>      the worker's answer to it
+rollfleet.<namespace>.<job>.spec       the job itself, from its owner
+rollfleet.<namespace>.<job>.ask.job    who asks for it
+rollfleet.<namespace>.<job>.<uid>.*    all else:
+  ask.<what>                a question of a process that joins: see `Ask`
+  control                   the learner's orders
+  learners.<rank>.<ranks>   the heartbeat of a learner's process
+  weights.<receiver>        chunks of a version of the weights, for `all`, or for one process
+  wants.<receiver>          what that process has of the weights, and wants
+  workers.<worker>          the worker's heartbeat
+  batches.<worker>.chunk    chunks of batches, towards the learner
+  batches.<worker>.offer    which batches the worker keeps for the learner
+  taken.<worker>            which of them the learner has, and wants
+  evaluations.<worker>      an evaluation worker's newest result
+  calls.<worker>            the learner's call of a method on the worker
+  answers.<worker>          the worker's answer to it
 ```
 
 Namespace and job are DNS labels: neither can contain a dot, a wildcard or an underscore, so that every name is
-unambiguous.
+unambiguous. The UID is the cluster's; `_` stands for none. So processes of a deleted job do not meet its namesake's.
 """
 
 import re
@@ -44,16 +46,21 @@ class Ask(StrEnum):
 class Subjects:
     """The subjects of one job.
 
+    Attributes:
+        namespace, job: Its name.
+        uid: Its `metadata.uid`; empty: it has none, or is not known yet.
+
     Raises:
-        ValueError: Namespace or job is not a DNS label: it could match subjects of other jobs.
+        ValueError: Namespace or job is not a DNS label, or the UID not a token: it could match subjects of other jobs.
 
     Example:
         >>> Subjects(namespace="default", job="cartpole").worker(3)
-        'rollfleet.default.cartpole.workers.3'
+        'rollfleet.default.cartpole._.workers.3'
     """
 
     namespace: str
     job: str
+    uid: str = ""
 
     def __post_init__(self) -> None:
         """Refuse labels that would not be one token of a subject."""
@@ -63,6 +70,10 @@ class Subjects:
                     f"{self.key!r} is not the name of a job: expected `namespace/name`, both of a-z, 0-9 and `-`, "
                     f"beginning and ending with a letter or digit, at most {MAX_LABEL_LENGTH} characters each"
                 )
+        if not re.fullmatch(r"[A-Za-z0-9-]*|\*", self.uid):
+            raise ValueError(
+                f"metadata.uid {self.uid!r}: expected letters, digits and `-`; remove it without a cluster"
+            )
 
     @classmethod
     def parse(cls, key: str) -> Self:
@@ -77,8 +88,13 @@ class Subjects:
 
     @property
     def prefix(self) -> str:
-        """Common prefix of the job's subjects, without the last dot."""
+        """Common prefix of the subjects of all jobs of this name, without the last dot."""
         return f"{ROOT}.{self.namespace}.{self.job}"
+
+    @property
+    def own(self) -> str:
+        """Common prefix of those of this job alone."""
+        return f"{self.prefix}.{self.uid or '_'}"
 
     @property
     def spec(self) -> str:
@@ -88,28 +104,28 @@ class Subjects:
     @property
     def control(self) -> str:
         """The learner's orders."""
-        return f"{self.prefix}.control"
+        return f"{self.own}.control"
 
     def ask(self, what: str) -> str:
         """Return the subject of a question."""
-        return f"{self.prefix}.ask.{what}"
+        return f"{self.prefix if what == Ask.JOB else self.own}.ask.{what}"
 
     def weights_of(self, receiver: str) -> str:
         """Return the subject of the chunks of versions for one process, or for `ALL`, or a wildcard."""
-        return f"{self.prefix}.weights.{receiver}"
+        return f"{self.own}.weights.{receiver}"
 
     def wants(self, receiver: str) -> str:
         """Return the subject on which a process asks for chunks of versions."""
-        return f"{self.prefix}.wants.{receiver}"
+        return f"{self.own}.wants.{receiver}"
 
     def learner(self, rank: int | str, ranks: int | str = "*") -> str:
         """Return the subject of the heartbeat of a learner's rank, or a wildcard."""
-        return f"{self.prefix}.learners.{rank}.{ranks}"
+        return f"{self.own}.learners.{rank}.{ranks}"
 
     @property
     def workers(self) -> str:
         """Wildcard of the workers' heartbeats."""
-        return f"{self.prefix}.workers.*"
+        return f"{self.own}.workers.*"
 
     @property
     def batches(self) -> str:
@@ -118,32 +134,32 @@ class Subjects:
 
     def batches_of(self, worker: int | str) -> str:
         """Return the wildcard of a worker's chunks and offers: one subscription receives both in their order."""
-        return f"{self.prefix}.batches.{worker}.*"
+        return f"{self.own}.batches.{worker}.*"
 
     def chunk(self, worker: int) -> str:
         """Return the subject of the chunks of a worker's batches."""
-        return f"{self.prefix}.batches.{worker}.chunk"
+        return f"{self.own}.batches.{worker}.chunk"
 
     def offer(self, worker: int) -> str:
         """Return the subject on which a worker names the batches that it keeps."""
-        return f"{self.prefix}.batches.{worker}{OFFER}"
+        return f"{self.own}.batches.{worker}{OFFER}"
 
     def worker(self, worker: int) -> str:
         """Return the subject of a worker's heartbeat."""
-        return f"{self.prefix}.workers.{worker}"
+        return f"{self.own}.workers.{worker}"
 
     def taken(self, worker: int | str) -> str:
         """Return the subject of the learner's receipts for a worker's batches."""
-        return f"{self.prefix}.taken.{worker}"
+        return f"{self.own}.taken.{worker}"
 
     @property
     def evaluations(self) -> str:
         """Wildcard of the results of evaluation workers."""
-        return f"{self.prefix}.evaluations.*"
+        return f"{self.own}.evaluations.*"
 
     def evaluation(self, worker: int) -> str:
         """Return the subject of an evaluation worker's newest result."""
-        return f"{self.prefix}.evaluations.{worker}"
+        return f"{self.own}.evaluations.{worker}"
 
     @property
     def calls(self) -> str:
@@ -152,7 +168,7 @@ class Subjects:
 
     def call(self, worker: int | str) -> str:
         """Return the subject of the learner's calls of methods on a worker."""
-        return f"{self.prefix}.calls.{worker}"
+        return f"{self.own}.calls.{worker}"
 
     @property
     def answers(self) -> str:
@@ -161,4 +177,4 @@ class Subjects:
 
     def answer(self, worker: int | str) -> str:
         """Return the subject of a worker's answers to calls."""
-        return f"{self.prefix}.answers.{worker}"
+        return f"{self.own}.answers.{worker}"

@@ -1,5 +1,7 @@
 """A job's names on NATS: one reading each, shared with no other job, and each within one role's reach."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
@@ -38,6 +40,13 @@ def used(subjects: Subjects) -> list[str]:
 @given(jobs)
 def test_key_is_read_back(subjects: Subjects) -> None:
     assert Subjects.parse(subjects.key) == subjects
+
+
+def test_jobs_of_one_name_share_only_the_job_itself() -> None:
+    old, new = (set(used(replace(SUBJECTS, uid=uid))) for uid in ("old", "new"))
+    assert old & new == {SUBJECTS.spec, SUBJECTS.ask(Ask.JOB)}
+    with pytest.raises(ValueError, match=r"metadata\.uid 'a\.b': expected letters"):
+        replace(SUBJECTS, uid="a.b")
 
 
 def test_bare_name_is_a_job_of_the_default_namespace() -> None:

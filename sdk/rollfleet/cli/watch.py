@@ -30,6 +30,7 @@ class JobWatch:
 
     def listen(self, link: Link) -> None:
         """Receive heartbeats from now on, over a connection that may subscribe to them."""
+        link.follow(self.job)
         link.call(self._subscribe(link))
         link.on_reconnect(self._forget_missed)
         link.begin(self._count_beats(link))

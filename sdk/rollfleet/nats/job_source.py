@@ -62,21 +62,22 @@ class FollowedJob:
     """Follows the edits of a job, as its owner sends them.
 
     Args:
-        link: The connection.
-        job: The job as this process knows it; None: it takes the first one.
-        on_edit: Called on the link's thread with each edited job, and with the first.
+        link: The connection: it has this job's subjects from now on.
+        job: The job as this process knows it.
+        on_edit: Called on the link's thread with each edited job.
         on_end: Called there once the owner has another job of this name, or has deleted it.
     """
 
     def __init__(
         self,
         link: Link,
-        job: CollectorJob | None,
+        job: CollectorJob,
         on_edit: Callable[[CollectorJob], object],
         on_end: Callable[[JobEnded], object],
     ) -> None:
         self._link, self._on_edit, self._on_end = link, on_edit, on_end
         self.job = job
+        link.follow(job)
 
     async def subscribe(self) -> None:
         """Follow edits from now on."""
@@ -93,9 +94,9 @@ class FollowedJob:
         if (job := unpack_or_skip(CollectorJob, message.data, message.subject)) is None:
             return
         known, self.job = self.job, job
-        if known and known.metadata.uid and job.metadata.uid != known.metadata.uid:
+        if known.metadata.uid and job.metadata.uid != known.metadata.uid:
             self._on_end(JobEnded(f"the job {job.key} was deleted, and another one has its name"))
-        elif known is None or known.spec != job.spec:
+        elif known.spec != job.spec:
             self._on_edit(job)
 
 

@@ -27,8 +27,10 @@ from rollfleet.errors import ConnectionFailed, Timeout
 from rollfleet.nats.client import Client, Pieces
 from rollfleet.nats.credentials import login
 from rollfleet_api.address import Address
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import MessageInvalid, unpack
 from rollfleet_api.permissions import Role
+from rollfleet_api.publication import subjects_of
 from rollfleet_api.subjects import Ask, Subjects
 
 log = logging.getLogger(__name__)
@@ -85,6 +87,10 @@ class Link:
         except BaseException:
             self._stop()
             raise
+
+    def follow(self, job: CollectorJob) -> None:
+        """Have the subjects of this job from now on: those of its name alone carry only the job itself."""
+        self.subjects = subjects_of(job)
 
     def call(self, coroutine: Coroutine[Any, Any, T], *, timeout_s: float | None = None) -> T:
         """Run a coroutine on the connection's thread, and wait for its result.

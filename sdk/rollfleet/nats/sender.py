@@ -72,7 +72,6 @@ class LearnerSender:
 
     Args:
         link: The learner's connection.
-        uid: The job's `metadata.uid`.
         present: Returns the number of workers that have reported, and take part.
         status: Returns the learner's counters; None: unknown.
 
@@ -80,10 +79,8 @@ class LearnerSender:
         newest: The newest control message, sent or not; None: none.
     """
 
-    def __init__(
-        self, link: Link, uid: str, *, present: Callable[[], int], status: Callable[[], LearnerStatus | None]
-    ) -> None:
-        self._link, self._uid, self._present, self._status = link, uid, present, status
+    def __init__(self, link: Link, *, present: Callable[[], int], status: Callable[[], LearnerStatus | None]) -> None:
+        self._link, self._present, self._status = link, present, status
         self._lock = threading.Lock()
         self._versions: dict[str, _Version] = {}  # the newest, by receiver, in their order
         self._number = 0  # of the newest control message
@@ -115,7 +112,7 @@ class LearnerSender:
         """Send a control message. It replaces one that waits."""
         with self._lock:
             self._number += 1
-            self.newest = replace(control, number=self._number, uid=self._uid)
+            self.newest = replace(control, number=self._number)
             self._wake()
 
     def flush(self, *, timeout_s: float) -> bool:

@@ -68,7 +68,7 @@ class NatsTransport:
         elastic: Elastic | None = None,
     ) -> None:
         self.job, self.rank, self.elastic = job, rank, elastic
-        self._link, self._subjects = link, link.subjects
+        self._link = link
         self._followed = FollowedJob(link, job, lambda job: link.begin(self._follow(job)), self._fail)
         self._heartbeats = LearnerHeartbeats(link, job, rank, self._on_replaced)
         self._receiver = BatchReceiver(
@@ -78,7 +78,6 @@ class NatsTransport:
         self.call = self._calls.call
         self._sender = LearnerSender(
             link,
-            job.metadata.uid or "",
             present=lambda: len(self.members() & self.workers().keys()),
             status=lambda: self._heartbeats.status() if self._heartbeats.status else None,
         )
@@ -180,7 +179,7 @@ class NatsTransport:
 
     def _known_by_owner(self) -> Progress:
         """Return the job's progress as its owner knows it: all its processes may have ended meanwhile."""
-        if (job := self._followed.job) is None or (status := job.status) is None:
+        if (status := self._followed.job.status) is None:
             return Progress(session=0)
         return Progress(
             session=0,

@@ -53,17 +53,16 @@ class NatsWorkerTransport:
     """
 
     def __init__(self, link: Link, worker: int, job: CollectorJob, *, evaluates: bool = False) -> None:
-        self._link, self._subjects, self._worker = link, link.subjects, worker
+        self._link, self._worker = link, worker
+        self._followed = FollowedJob(link, job, self._follow, self._end)
         self._evaluation: EvaluationSpec | None = job.spec.evaluation if evaluates else None
         self._process = secrets.randbits(16)
         self._outbox = None if self._evaluation else Outbox(link, worker, self._process)
         self._numbered = evaluates
-        self._ignored: str | None = None  # the UID of a job of the same name, whose learner is ignored
         self._changed = threading.Condition()
         self._control: Control | None = None
         self._status: WorkerStatus | None = None
         self._asked_s = 0.0  # time of the last access to control: a hanging step shows as time since
-        self._followed = FollowedJob(link, job, self._follow, self._end)
         self._inbox: NatsWeightsInbox | None = None
         self._job_ended: JobEnded | None = None  # the reason why the job has ended
         self._result: bytes | None = None  # of the newest evaluation
@@ -119,7 +118,6 @@ class NatsWorkerTransport:
             JobInvalid: The batch is too large.
         """
         assert self._outbox is not None, "an evaluation worker sends no batch"
-        assert self._followed.job is not None
         if self._job_ended:
             raise self._job_ended
         encoded = pack_fragment(fragment, meta, compression=self._followed.job.spec.delivery.compression)
@@ -156,7 +154,7 @@ class NatsWorkerTransport:
     # --- on the link's thread ---
 
     async def _join(self) -> None:
-        link, subjects = self._link, self._subjects
+        link, subjects = self._link, self._link.subjects
         await self._followed.subscribe()
         await link.listen(subjects.control, Control, self._set_control)
         await link.on_ask(Ask.HEARTBEATS, self._send_heartbeat)
@@ -177,12 +175,6 @@ class NatsWorkerTransport:
             self._outbox.follow(job)
 
     def _set_control(self, control: Control) -> None:
-        job = self._followed.job
-        if job and control.uid != (job.metadata.uid or ""):
-            if control.uid != self._ignored:
-                self._ignored = control.uid
-                log.warning("a learner of another job of the name %s is ignored: that one was deleted", job.key)
-            return
         before = self._control
         if before and before.order > control.order:
             return
@@ -240,7 +232,7 @@ class NatsWorkerTransport:
     async def _send_heartbeat(self) -> None:
         if self._evaluation:
             if self._result is not None:
-                await self._link.publish(self._subjects.evaluation(self._worker), self._result)
+                await self._link.publish(self._link.subjects.evaluation(self._worker), self._result)
         elif status := self._status:
             asked_s, now_s = self._asked_s, time.monotonic()  # in this order: another thread sets the first
             in_step_s = now_s - asked_s if status.state is WorkerState.COLLECTING else 0.0
@@ -253,4 +245,4 @@ class NatsWorkerTransport:
                 follows=follows,
                 time_s=time.time(),
             )
-            await self._link.publish(self._subjects.worker(self._worker), pack(heartbeat))
+            await self._link.publish(self._link.subjects.worker(self._worker), pack(heartbeat))

@@ -40,6 +40,7 @@ class Observer:
 
     def __init__(self, link: Link, job: CollectorJob, *, memory_bytes: int) -> None:
         self.job = job
+        self._followed = FollowedJob(link, job, self._follow, self._end)
         self._link, self._memory_bytes = link, memory_bytes
         self._assembler = Assembler(Identity.of, Identity.overtakes, max_message_bytes=LARGEST_BATCH_BYTES)
         self._follow(job)
@@ -90,7 +91,7 @@ class Observer:
         # A received message counts until it is handled. At least one must always fit.
         pending_bytes = self._memory_bytes + client.max_payload
         await client.subscribe(subjects.batches, cb=self._on_chunk, pending_bytes_limit=pending_bytes)
-        await FollowedJob(self._link, self.job, self._follow, self._end).subscribe()
+        await self._followed.subscribe()
         await self._link.listen(subjects.control, Control, self._obey)
         await self._link.ask(Ask.CONTROL)
         await self._link.flush()

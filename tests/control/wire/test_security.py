@@ -67,7 +67,7 @@ async def test_further_refusals_are_reported_once(site: Site, caplog: pytest.Log
 
     await asyncio.to_thread(publish)
     (report,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert 'permissions violation for publish to "rollfleet.default.a.control"' in report
+    assert 'permissions violation for publish to "rollfleet.default.a._.control"' in report
 
 
 @pytest.mark.parametrize(("name", "namespace"), [("a-2", "default"), ("a", "default-2")])

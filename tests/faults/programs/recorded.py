@@ -88,11 +88,9 @@ def learn(log: str, url: str, job: str) -> None:
     gathering.Gatherer.hand_over = handed_over  # type: ignore[method-assign]
     BatchReceiver._answer = unreliable  # type: ignore[method-assign]
     collector = rollfleet.connect(job, address=url)
-    env = make_env(collector.job.spec.env.model_copy(update={"num_envs": 1}))
-    policy = make_policy(collector.job.spec.policy, env.single_observation_space, env.single_action_space)
+    policy = _policy(collector.job)
     _write(log, event="connected", version=collector.version)
-    module = isinstance(policy, torch.nn.Module)
-    if module:
+    if module := isinstance(policy, torch.nn.Module):
         collector.update_policy_weights_(policy)
     try:
         for _ in collector:
@@ -104,6 +102,11 @@ def learn(log: str, url: str, job: str) -> None:
         _write(log, event="replaced")
 
 
+def _policy(job: rollfleet.CollectorJob) -> Any:
+    env = make_env(job.spec.env.model_copy(update={"num_envs": 1}))
+    return make_policy(job.spec.policy, env.single_observation_space, env.single_action_space)
+
+
 async def _later(sending: Any) -> None:
     await asyncio.sleep(LATE_S)
     await sending
@@ -113,7 +116,7 @@ def haunt(log: str, url: str, job: rollfleet.CollectorJob) -> None:
     """Be the learner of a job that was deleted, with the job as its pod had it."""
     _begin(log)
     link = Link(Address(url=url, job=job.key), role=Role.LEARNER)
-    with suppress(JobEnded), rollfleet.Collector.over(NatsTransport(link, job), job) as collector:
+    with suppress(JobEnded), rollfleet.Collector.over(NatsTransport(link, job), job, _policy(job)) as collector:
         next(collector)
 
 

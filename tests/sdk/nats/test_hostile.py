@@ -47,7 +47,7 @@ def test_messages_of_impossible_workers_are_ignored(server: Server, connect: Con
     collector, link = connect(), server.link(Role.WORKER)
     for name in ("65536", "9" * 30, "x"):
         offer = pack(Offer(incarnation=0, process=0, batches=()))
-        link.call(link.publish(f"{link.subjects.prefix}.batches.{name}.offer", offer), timeout_s=5)
+        link.call(link.publish(f"{link.subjects.own}.batches.{name}.offer", offer), timeout_s=5)
     publish(link, 1.0, of(2**16, 0))
     publish(link, 7.0, of(1, 0))
     assert values(collector, 1) == [7.0]

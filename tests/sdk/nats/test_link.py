@@ -159,7 +159,7 @@ def test_invalid_messages_are_logged_and_skipped(server: Server, caplog: pytest.
     for data in (b"rubbish", pack(want)):
         link.call(link.publish(link.subjects.wants("0"), data))
     assert heard.get(timeout=10) == want
-    assert "skipped an invalid message on rollfleet.default.test.wants.0" in caplog.text
+    assert "skipped an invalid message on rollfleet.default.test._.wants.0" in caplog.text
 
 
 def test_a_connection_that_does_not_close_in_time_leaves_no_socket_and_no_thread(server: Server) -> None:

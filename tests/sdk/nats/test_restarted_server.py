@@ -1,5 +1,6 @@
 """NATS keeps nothing: it returns empty, or the job's owner ends it, and the job continues, or ends clearly."""
 
+from contextlib import closing, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -12,8 +13,9 @@ from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet.errors import JobEnded
+from rollfleet.nats.transport import NatsTransport
 from rollfleet.recording.recorder import Recorder
-from rollfleet_api.messages import WorkerState
+from rollfleet_api.messages import Control, LearnerPhase, WorkerState
 from rollfleet_api.permissions import Role
 
 
@@ -112,20 +114,25 @@ def test_worker_and_learner_of_a_deleted_job_end(server: Server, connect: Connec
         list(islice(collector, 10))
 
 
-def test_the_learner_of_a_deleted_job_does_not_drive_its_namesake(server: Server, connect: Connect) -> None:
-    job = server.own(**ASYNC | {"workers": 1, "policy": {"random": {}}})
+def test_the_learner_of_a_deleted_job_does_not_meet_its_namesake(server: Server, connect: Connect) -> None:
+    job = server.own(**ASYNC | {"workers": 1})
     old, namesake = (
         job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})}) for uid in ("old", "new")
     )
     server.own_job(old)
-    collector = connect()
-    worker = server.start_worker(namesake, 0)
-    collector.pause()
-    wait_until(lambda: collector.stats().workers)
-    assert worker.transport.control is None
+    before = connect(actor_critic())
     server.own_job(namesake)
+    worker = server.start_worker(namesake, 0)
     with pytest.raises(JobEnded, match="was deleted, and another one has its name"):
-        list(islice(collector, 10))
-    with connect() as successor:
-        next(successor)
+        list(before)
+    with connect(actor_critic()) as collector:
+        next(collector)
+        late = NatsTransport(server.link(Role.LEARNER), old)  # of a pod that has the old job's file
+        with closing(late):
+            with suppress(JobEnded):  # it may know already
+                late.control(Control(session=late.resumed.session, phase=LearnerPhase.COMPLETE, round=0, version=0))
+            with pytest.raises(JobEnded, match="was deleted, and another one has its name"):
+                late.receive(timeout_s=60)
+            assert not late.workers()
+        list(islice(collector, 5))
     join_all([worker])

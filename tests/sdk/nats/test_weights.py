@@ -71,7 +71,7 @@ class Versions:
             await publish(subject, data)
 
         self._learner.publish = publish_or_lose  # type: ignore[method-assign]
-        self.sender = LearnerSender(self._learner, "", present=lambda: 2, status=lambda: None)
+        self.sender = LearnerSender(self._learner, present=lambda: 2, status=lambda: None)
         self._learner.call(self.sender.subscribe())
         self._running = self._learner.spawn(self.sender.run())
 
