@@ -37,14 +37,15 @@ FLOOD = """
 import asyncio, os, ssl
 from nats.aio.client import Client
 from rollfleet_api.address import Address
-from rollfleet_api.subjects import Subjects
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.publication import subjects_of
 
 async def flood():
     here, client = Address.read(os.environ), Client()
     user, password = here.credentials.read_text().strip().split(":")
     trust = ssl.create_default_context(cafile=str(here.ca))
     await client.connect(here.url, user=user, password=password, tls=trust, pending_size=1 << 30)
-    subjects, number = Subjects.parse(here.job), 0
+    subjects, number = subjects_of(CollectorJob.model_validate_json(here.spec.read_bytes())), 0
     while True:
         await client.publish(subjects.chunk(number % 1000), bytes(900_000))
         await client.publish(subjects.worker(number % 1000), bytes(60_000))

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 from benchmarks.fake_nodes.cluster import NAMESPACE
 from nats.aio.client import Client
@@ -22,16 +23,16 @@ def send_heartbeats(logins: dict[str, Login], workers: dict[str, int]) -> None:
 async def _send_heartbeats(logins: dict[str, Login], workers: dict[str, int]) -> None:
     clients = [(await Connection(login, "heartbeats").client(), name) for name, login in logins.items()]
     for client, name in clients:
-        await _answer(client, Subjects(namespace=NAMESPACE, job=name), workers[name])
+        await _answer(client, Subjects(namespace=NAMESPACE, job=name, uid="*"), workers[name])
     await asyncio.Event().wait()
 
 
 async def _answer(client: Client, subjects: Subjects, workers: int) -> None:
     """Answer as the workers and the learner of a job, whenever one asks."""
-    prefix, began_s = subjects.workers.removesuffix("*"), time.time()
+    began_s = time.time()
 
-    async def answer(_: Msg) -> None:
-        now_s = time.time()
+    async def answer(message: Msg) -> None:
+        now_s, own = time.time(), replace(subjects, uid=message.subject.split(".")[3])
         sent = int(now_s - began_s) + 1
         beat = messages.WorkerStatus(
             worker=0,
@@ -43,7 +44,7 @@ async def _answer(client: Client, subjects: Subjects, workers: int) -> None:
         )
         before, after = pack(beat).split(b'"worker":0', 1)
         for index in range(workers):
-            await client.publish(f"{prefix}{index}", b'%b"worker":%d%b' % (before, index, after))
+            await client.publish(own.worker(index), b'%b"worker":%d%b' % (before, index, after))
         learner = messages.LearnerStatus(
             session=1,
             version=sent,
@@ -53,6 +54,6 @@ async def _answer(client: Client, subjects: Subjects, workers: int) -> None:
             waited_s=0.5 * sent,
             time_s=now_s,
         )
-        await client.publish(subjects.learner(0, 1), pack(learner))
+        await client.publish(own.learner(0, 1), pack(learner))
 
     await client.subscribe(subjects.ask(Ask.HEARTBEATS), cb=answer)
