@@ -15,12 +15,12 @@ from torch import Tensor
 from rollfleet.arguments import path_of, shown
 from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.learner.iterator import BatchIterator
-from rollfleet_api.messages import LearnerStatus, WorkerStatus
-from rollfleet_api.reported import reported
-from rollfleet_api.status import CollectorJobStatus, ConditionType
-from rollfleet_ui.history import JobHistory
-from rollfleet_ui.local_status import final_status, page_of, ready, running_status
-from rollfleet_ui.rows import worker_row
+from rollfleet_api.permissions import Role
+from rollfleet_api.pods import Pod
+from rollfleet_api.state.processes import Heartbeats, Processes
+from rollfleet_api.state.processes import Run as RunOfRole
+from rollfleet_api.state.verdict import Stage, Verdict
+from rollfleet_ui.local_job import LocalJob
 from rollfleet_ui.saved_runs import SavedRun
 
 Write: TypeAlias = Callable[[dict[str, float], int], object]
@@ -86,30 +86,35 @@ def _trackio(run: Run) -> tuple[Write, Close]:
 
 
 def _page(run: Run) -> tuple[Write, Close]:
-    collector, history, began_s = run.collector, JobHistory(), time.time()
+    collector, began_s = run.collector, time.time()
     metadata = collector.job.metadata.model_copy(update={"name": run.name})
-    job = collector.job.model_copy(update={"metadata": metadata})
     folder = run.folder / run.name / time.strftime("%Y%m%d-%H%M%S")
-    learner, workers, saved_s = LearnerStatus(session=1), dict[int, WorkerStatus](), 0.0
+    job = LocalJob(collector.job.model_copy(update={"metadata": metadata}), folder, began_s)
+    runs = {role: RunOfRole(name=str(role), role=role, uid=str(role), pods=1) for role in (Role.WORKER, Role.LEARNER)}
+    heartbeats, speed, saved_s = Heartbeats(), 0.0, 0.0
 
-    def save(status: CollectorJobStatus) -> None:
-        found = status.model_copy(update=reported(learner, workers.values()))
-        page = page_of(job, began_s, found, history)
-        rows = [worker_row(beat, learner.version) for beat in workers.values()]
-        SavedRun(page=page, workers=rows, history=history.series.points(), timeline=history.moments).write(folder)
+    def look(now_s: float, *, ended: bool = False) -> None:
+        ours = [(Role.LEARNER, 0), *((Role.WORKER, index) for index in heartbeats.workers)]
+        pods = tuple(Pod.of_process(role, index, started_s=began_s, ended=ended) for role, index in ours)
+        job.look(Processes(current=runs, pods=pods), heartbeats, now_s, frames_per_second=speed)
 
     def write(numbers: dict[str, float], step: int) -> None:
-        nonlocal learner, workers, saved_s
+        nonlocal heartbeats, speed, saved_s
         now_s, speed = time.time(), numbers["collector/frames_per_s"]
-        learner, workers = replace(collector._gatherer.status(), time_s=now_s), dict(collector.stats().workers)
-        history.look(now_s, learner=learner, workers=workers, ready=ready(workers), frames_per_second=speed)
+        workers = {index: replace(beat, time_s=now_s) for index, beat in collector.stats().workers.items()}
+        heartbeats = Heartbeats(workers=workers, learner=replace(collector._gatherer.status(), time_s=now_s))
+        look(now_s)
         if now_s - saved_s > PAGE_SAVE_S:
             saved_s = now_s
-            save(running_status(job, learner, workers, frames_per_second=speed))
+            SavedRun.of(job.record).write(folder)
 
-    return write, lambda: save(
-        final_status(ConditionType.COMPLETE, "TrackerClosed", "the program has closed its tracker", time.time())
-    )
+    def close() -> None:
+        now_s = time.time()
+        job.end(Verdict(Stage.COMPLETE, "TrackerClosed", "the program has closed its tracker"), now_s)
+        look(now_s, ended=True)
+        SavedRun.of(job.record).write(folder)
+
+    return write, close
 
 
 TRACKERS: Mapping[str, Callable[[Run], tuple[Write, Close]]] = {

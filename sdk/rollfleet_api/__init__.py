@@ -4,8 +4,8 @@
   `quantity` build them. `documents` reads YAML, `validation` explains mistakes.
 - `subjects` names a job's messages on NATS, `permissions` says who may send; `publication` is the job as one of them.
 - `messages` are the small ones, such as heartbeats, and `transfers` those about batches and weights; `versions`
-  number the weights; `status` is the job's status, and `state` makes it of processes and heartbeats (`reported`,
-  `frame_rate`).
+  number the weights; `status` is the job's status, and `state` makes it of processes and heartbeats
+  (and `frame_rate`).
 - `kinds`, `kubernetes_names`, `metadata` and `pods` are the paths, labels, names and fields of objects in a cluster.
   `views` reads them, and `diagnosis` explains a job by them. `text`, `times` and `wording` are for messages.
 - `address` is where a process finds its job, `exit_codes` are the ends of a worker, `ranks` divide workers.

@@ -1,4 +1,4 @@
-"""The diagnosis of a job on a cluster, with advice: a pure function of its objects."""
+"""The diagnosis of a job, on a cluster or on one machine, with advice: a pure function of its objects."""
 
 import re
 from collections.abc import Sequence
@@ -57,6 +57,21 @@ ADVICE: Final = {
 }
 """Advice by reason, with `{job}`, `{named}` (its metadata) and `{worker}` as placeholders."""
 
+STOPPED: Final = "Stopped"
+"""The reason, and the state, of a run on one machine that its user stopped."""
+
+_OF_A_RUN: Final = {
+    "Error": "",
+    "LearnerGone": "See `rollfleet logs {job} --learner`, fix it, and start the run again.",
+    "NatsUnavailable": "Wait: nats-server restarts by itself, and the workers continue.",
+    "NonFinite": "See the first one in the output of the run: `collect.nonFinite: Error` ends it there.",
+    "WaitingForLearner": "If this lasts, see `rollfleet logs {job} --learner`.",
+    "WorkerStuck": "See `rollfleet logs {job}{worker}`.",
+}
+"""Advice about a run on one machine, where it differs. `{job}` is its folder."""
+
+_APPLY_IT: Final = "apply the job: a changed spec tries again"
+
 _NOT_OF_WORKERS: Final = re.compile(r"pods \"\S+-(learner|nats)-|the (?:job's )?(learner|NATS)\b")
 _PLACES: Final = {
     "learner": {
@@ -92,36 +107,41 @@ class Diagnosis(View):
         return f"{self.state}{reason}" + (f": {explanation}" if explanation else "")
 
 
-def diagnose(job: JobView, events: Sequence[EventView] = ()) -> Diagnosis:
-    """Diagnose a job. NaN and infinity matter where nothing else is wrong, also at its end."""
-    found = _diagnose(job, events)
+def diagnose(job: JobView, events: Sequence[EventView] = (), *, run: str = "") -> Diagnosis:
+    """Diagnose a job. NaN and infinity matter where nothing else is wrong, also at its end.
+
+    `run` is the folder of a run on one machine; empty: the job is a cluster's.
+    """
+    found = _diagnose(job, events, run)
     if not job.status.non_finite or found.is_problem:
         return found
-    return _explained(job, found.state, "NonFinite", "frames, or the weights, had NaN or infinity", is_problem=True)
+    message = "frames, or the weights, had NaN or infinity"
+    return _explained(job, run, found.state, "NonFinite", message, is_problem=True)
 
 
-def _diagnose(job: JobView, events: Sequence[EventView]) -> Diagnosis:
+def _diagnose(job: JobView, events: Sequence[EventView], run: str) -> Diagnosis:
     state = str(job.status.phase or "Unknown")
     if job.metadata.deletion_timestamp:
         return Diagnosis(state="Deleting", message="waiting for the deletion of its pods and Secrets")
     if failed := job.status.held(ConditionType.FAILED):
-        return _explained(job, state, failed.reason, failed.message, is_problem=True)
+        return _explained(job, run, state, failed.reason, failed.message, is_problem=True)
     if complete := job.status.held(ConditionType.COMPLETE):
-        return _explained(job, state, complete.reason, complete.message)
+        return _explained(job, run, state, complete.reason, complete.message)
     if degraded := job.status.held(ConditionType.DEGRADED):
-        return _explained(job, state, degraded.reason, degraded.message, is_problem=True)
+        return _explained(job, run, state, degraded.reason, degraded.message, is_problem=True)
     if suspended := job.status.held(ConditionType.SUSPENDED):
-        return _explained(job, state, suspended.reason, suspended.message)
+        state = STOPPED if suspended.reason == STOPPED else state
+        return _explained(job, run, state, suspended.reason, suspended.message)
     if not job.status.conditions:
-        return _explained(job, state, UNSEEN, "no operator has processed this job yet", is_problem=True)
+        return _explained(job, run, state, UNSEEN, "no operator has processed this job yet", is_problem=True)
     if job.status.held(ConditionType.READY) is None and (warning := _warning(job, events)):
         return _explained(
-            job, state, warning.reason, f"{warning.involved_object.name}: {warning.message}", is_problem=True
+            job, run, state, warning.reason, f"{warning.involved_object.name}: {warning.message}", is_problem=True
         )
     progressing = job.status.condition(ConditionType.PROGRESSING)
     if progressing is None:
         return Diagnosis(state=state)
-    found = _explained(job, state, progressing.reason, progressing.message)
+    found = _explained(job, run, state, progressing.reason, progressing.message)
     return found.model_copy(update={"advice": ""}) if job.status.frames_per_second else found  # it waits now and then
 
 
@@ -135,10 +155,13 @@ def stale(job: JobView) -> str:
     )
 
 
-def _explained(job: JobView, state: str, reason: str, message: str, *, is_problem: bool = False) -> Diagnosis:
+def _explained(job: JobView, run: str, state: str, reason: str, message: str, *, is_problem: bool = False) -> Diagnosis:
     found = re.search(r"\bworker (\d+)\b", message)
     worker = f" --worker {found[1]}" if found else ""
-    advice = ADVICE.get(reason, "").format(job=job.key, named=job.metadata, worker=worker)
+    advice = ADVICE.get(reason, "")
+    if run:
+        advice = _OF_A_RUN.get(reason, advice.replace(_APPLY_IT, "start the run again"))
+    advice = advice.format(job=run or job.key, named=job.metadata, worker=worker)
     if of := _NOT_OF_WORKERS.search(message):
         for field, place in _PLACES[(of[1] or of[2]).lower()].items():
             advice = re.sub(field, place, advice)

@@ -127,6 +127,43 @@ class Pod:
         return self.unplaced or (self.waiting[1] if self.waiting else "")
 
     @classmethod
+    def of_process(
+        cls,
+        role: Role,
+        index: int,
+        *,
+        started_s: float,
+        node: str = "",
+        devices: Mapping[str, int] | None = None,
+        crash: Crash | None = None,
+        ended: bool = False,
+    ) -> Self:
+        """Return a process on one machine as a pod of the run that has its role's name: it runs unless `ended`."""
+        phase = ("Failed" if crash else "Succeeded") if ended else "Running"
+        return cls(
+            name=f"{role}-{index}",
+            uid=f"{role}-{index}-{started_s}",
+            run=str(role),
+            role=role,
+            index=index,
+            created_s=started_s,
+            deleting=False,
+            lost=False,
+            container="",
+            running=not ended,
+            done=ended and crash is None,
+            phase=phase,
+            node=node,
+            placed_s=started_s,
+            unplaced="",
+            waiting=None,
+            crash=crash,
+            failed_init="",
+            disrupted=False,
+            devices=devices or {},
+        )
+
+    @classmethod
     def parse(cls, manifest: Mapping[str, Any]) -> Self:
         """Parse an object of the API server.
 

@@ -142,18 +142,13 @@ class JobRecord:
         """Add a point to the series, of a job that has started, until it is suspended or has ended."""
         stopped = snapshot.stopped or self._view.status.start_time is None
         if not (stopped and self._stopped):
-            suspect_s = snapshot.job.spec.failure.suspect_after_seconds
             self._history.look(
                 snapshot.now_s,
                 learner=snapshot.heartbeats.learner,
                 workers=snapshot.heartbeats.workers,
                 ready=snapshot.ready,
                 frames_per_second=snapshot.frames_per_second,
-                problems={
-                    beat.worker: f"worker {beat.worker} has been in one step for {beat.in_step_s:.0f} s"
-                    for beat in snapshot.reporting
-                    if beat.in_step_s >= suspect_s
-                },
+                problems=snapshot.stuck,
             )
         self._stopped = stopped
 

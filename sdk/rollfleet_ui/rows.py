@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from rollfleet_api.diagnosis import Diagnosis
 from rollfleet_api.frame_rate import STALE_S
-from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_api.messages import WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
 from rollfleet_api.state.problems import last_crash
@@ -63,7 +63,7 @@ def _worker(
 ) -> WorkerRow:
     pod = pods[-1] if pods else None
     current = beat is not None and (pod is None or beat.time_s >= pod.created_s)
-    row = worker_row(beat, published) if beat else WorkerRow(process=f"worker {index}", index=index, state="")
+    row = _of_beat(beat, published) if beat else WorkerRow(process=f"worker {index}", index=index, state="")
     state, silent = _pod_state(pod), beat is not None and abs(snapshot.now_s - beat.time_s) >= FRESH_S
     if not state:
         state = "Silent" if silent else str(beat.state) if beat and current else "Starting"
@@ -79,7 +79,7 @@ def _worker(
     )
 
 
-def worker_row(beat: WorkerStatus, published: int | None) -> WorkerRow:
+def _of_beat(beat: WorkerStatus, published: int | None) -> WorkerRow:
     """Return what a worker's heartbeat says. `published` is the newest version of the weights; None: unknown."""
     return WorkerRow(
         process=f"worker {beat.worker}",
@@ -100,25 +100,18 @@ def _learner(snapshot: Snapshot, pods: Sequence[Pod]) -> WorkerRow:
     if not state:
         fresh = beat is not None and abs(snapshot.now_s - beat.time_s) < STALE_S
         state = "Connected" if fresh else "Silent" if beat else "Missing"
-    row = learner_row(beat, state, snapshot.frames_per_second)
-    return row.model_copy(update={"last_error": _error(pods), **_of_pods(snapshot, pods)})
-
-
-def learner_row(beat: LearnerStatus | None, state: str, frames_per_second: float) -> WorkerRow:
-    """Return what the learner's heartbeat says; None: none has come."""
-    row = WorkerRow(process="learner", state=state)
-    if beat is None:
-        return row
-    return row.model_copy(
-        update={
+    row = WorkerRow(process="learner", state=state, last_error=_error(pods))
+    found = _of_pods(snapshot, pods)
+    if beat:
+        found |= {
             "incarnation": beat.session,
             "version": beat.version or None,
             "lag": beat.lag,
             "frames": beat.frames,
-            "frames_per_second": frames_per_second,
+            "frames_per_second": snapshot.frames_per_second,
             "mean_return": _finite(beat.mean_return),
         }
-    )
+    return row.model_copy(update=found)
 
 
 def _evaluation(snapshot: Snapshot, pods: Sequence[Pod]) -> WorkerRow:

@@ -3,15 +3,16 @@
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from rollfleet_api.diagnosis import Diagnosis
+from rollfleet_api.pods import Pod
 from rollfleet_api.views import View
 from rollfleet_ui.model import History, JobPage, JobRow, Moment, WorkerRow
 from rollfleet_ui.source import ShownJob, Viewer
@@ -33,12 +34,24 @@ _KILLED: Final = Diagnosis(
 
 
 class SavedRun(View):
-    """A run, as its file has it: what the page last showed."""
+    """A run, as its file has it: what the page last showed, and its processes as pods."""
 
     page: JobPage
     workers: list[WorkerRow]
     history: History
     timeline: list[Moment]
+    pods: list[Pod] = Field(default=[])
+
+    @classmethod
+    def of(cls, shown: ShownJob, pods: Iterable[Pod] = ()) -> Self:
+        """Return a run as it is shown now."""
+        return cls(
+            page=shown.page(),
+            workers=shown.workers(),
+            history=shown.history(),
+            timeline=[*shown.timeline()],
+            pods=[*pods],
+        )
 
     def write(self, folder: Path) -> None:
         """Write it into a folder, which is created. A reader sees the earlier file or this one.
@@ -69,24 +82,21 @@ class SavedRuns:
         self._folder = folder
         self._known: dict[Path, tuple[int, JobRow | None]] = {}  # when the file was written, and its row
 
-    def jobs(self) -> dict[str, ShownJob]:
+    def jobs(self) -> "dict[str, SavedJob]":
         """Return all runs; see `Source`."""
-        found: dict[str, ShownJob] = {}
+        found: dict[str, SavedJob] = {}
         for path, row in self._rows():
             wanted = f"{row.key}@{path.name}"
             key = next(key for key in chain([wanted], (f"{wanted}-{n}" for n in count(2))) if key not in found)
             is_cut = row.ended is None and time.time() - self._known[path][0] / 1e9 > CUT_S
-            found[key] = _Run(path, key, row, is_cut=is_cut)
+            found[key] = SavedJob(path, key, row, is_cut=is_cut)
         return found
 
     async def logs(self, key: str, process: str, *, previous: bool, tail: int, viewer: Viewer) -> str:
         """Return the last lines of a log; see `Source`."""
-        run = self.jobs()[key]
-        assert isinstance(run, _Run)
-        file = _log_of(run.folder, process, previous)
-        if file.resolve() != _log_of(run.folder.resolve(), process, previous) or not file.is_file():
+        if (text := self.jobs()[key].log(process, previous=previous)) is None:
             raise LookupError("this log was not saved")
-        return "\n".join(file.read_text(errors="replace").splitlines()[-tail:])
+        return "\n".join(text.splitlines()[-tail:])
 
     def _rows(self) -> Iterator[tuple[Path, JobRow]]:
         """Yield the runs that can be read. A file is read again when it was written again."""
@@ -99,28 +109,48 @@ class SavedRuns:
                     yield path, row
 
 
-class _Run:
-    """A saved run as the page shows it. Its row is in memory; all else is read from its file."""
+class SavedJob:
+    """A saved run as the page shows it. Its row is in memory; all else is read from its file.
+
+    Attributes:
+        folder: Its folder.
+        is_cut: Whether it was killed.
+    """
 
     def __init__(self, folder: Path, key: str, row: JobRow, *, is_cut: bool) -> None:
-        self.folder, self._is_cut = folder, is_cut
+        self.folder, self.is_cut = folder, is_cut
         self.row = row.model_copy(update={"key": key, "name": key.partition("/")[2]})
         if is_cut:
             self.row = self.row.model_copy(update={"diagnosis": _KILLED, "frames_per_second": 0.0})
 
     def page(self) -> JobPage:
+        """Return all of it but what follows; see `ShownJob`."""
         page = _read(self.folder).page
-        bottleneck = "" if self._is_cut else page.bottleneck
+        bottleneck = "" if self.is_cut else page.bottleneck
         return page.model_copy(update={"row": self.row, "bottleneck": bottleneck})
 
     def workers(self) -> list[WorkerRow]:
+        """Return its workers; see `ShownJob`."""
         return _read(self.folder).workers
 
     def history(self) -> History:
+        """Return its series."""
         return _read(self.folder).history
 
     def timeline(self) -> list[Moment]:
+        """Return what happened to it."""
         return _read(self.folder).timeline
+
+    def pods(self) -> tuple[Pod, ...]:
+        """Return its processes as pods."""
+        return tuple(_read(self.folder).pods)
+
+    def log(self, process: str, *, previous: bool = False) -> str | None:
+        """Return the saved end of a process' log; None: it was not saved. A link out of the folder is not followed."""
+        file = _log_of(self.folder, process, previous)
+        if file.resolve() != _log_of(self.folder.resolve(), process, previous) or not file.is_file():
+            return None
+        return file.read_text(errors="replace")
 
 
 def _read(folder: Path) -> SavedRun:

@@ -89,9 +89,9 @@ def test_the_page_shows_the_run_of_a_collector(tmp_path: Path, workers: int) -> 
     assert (run.row.diagnosis.state, run.row.frames, run.row.total_frames) == ("Complete", 384, 384)
     assert run.row.name.startswith("one@")
     assert run.history().series["meanReturn"][-1] == pytest.approx(mean_return)
-    assert [each.index for each in run.workers()] == [0]
+    assert [each.index for each in run.workers()] == [0, None]
     assert "CartPole-v1" in run.page().spec
-    assert [each.kind for each in run.timeline()] == ["LearnerConnected"]
+    assert [each.kind for each in run.timeline()] == ["Created", "LearnerConnected", "Complete"]
 
 
 def test_tensorboard_shows_each_step_once_after_a_resumed_learner_went_back(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 from rollfleet_api.diagnosis import Diagnosis
+from rollfleet_api.status import CollectorJobStatus, Phase, WorkersStatus
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened, JobPage, JobRow, WorkerRow
 from rollfleet_ui.saved_runs import SavedRun
@@ -12,7 +13,14 @@ ENDED_S = 1_700_000_100.0
 
 
 def write_run(
-    runs: Path, name: str, number: str = "1", *, namespace: str = "default", frames: int = 0, ended: bool = True
+    runs: Path,
+    name: str,
+    number: str = "1",
+    *,
+    namespace: str = "default",
+    frames: int = 0,
+    ended: bool = True,
+    created_s: float = 1_700_000_000.0,
 ) -> Path:
     """Write a run of two workers into `runs/NAME/NUMBER`, or write it again. Returns its folder."""
     history = JobHistory()
@@ -26,10 +34,15 @@ def write_run(
         diagnosis=Diagnosis(state="Complete" if ended else "Running"),
         frames=frames,
         frames_per_second=100.0,
-        created=1_700_000_000.0,
+        created=created_s,
         ended=ENDED_S if ended else None,
     )
-    page = JobPage(row=row, bottleneck="The learner is the bottleneck.", spec="workers: 2")
+    status = CollectorJobStatus(
+        phase=Phase.COMPLETE if ended else Phase.RUNNING,
+        frames=frames,
+        workers=WorkersStatus(desired=2, ready=2),
+    )
+    page = JobPage(row=row, bottleneck="The learner is the bottleneck.", status=status, spec="workers: 2")
     workers = [
         WorkerRow(process=f"worker {index}", index=index, state="Collecting", since=time.time()) for index in (0, 1)
     ]

@@ -1,9 +1,13 @@
-"""The commands for jobs on a cluster, such as `rollfleet top` or `kubectl rollfleet top`: `rollfleet.Jobs` as text."""
+"""The commands for jobs on a cluster, such as `rollfleet top` or `kubectl rollfleet top`: `rollfleet.Jobs` as text.
+
+Those that show jobs show saved runs of this machine, too.
+"""
 
 import os
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +23,10 @@ app = typer.Typer()
 NO_LEARNER = "a learner is named by --learner, and its arguments come after `--`"
 
 Job = Annotated[str, typer.Argument(help="Name of the job, or `namespace/name`.")]
+JobOrRun = Annotated[
+    str,
+    typer.Argument(help="Name of the job, or `namespace/name`; or a folder of saved runs, of which the newest counts."),
+]
 Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace. Default: that of the context.")]
 Kubeconfig = Annotated[
@@ -31,7 +39,8 @@ def top(
     jobs: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Names of jobs, or `namespace/name`. A single job is shown with its workers. Default: all jobs."
+            help="Names of jobs, `namespace/name`, or folders of saved runs. A single job is shown with its workers. "
+            "Default: all jobs of the cluster."
         ),
     ] = None,
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show all namespaces.")] = False,
@@ -40,16 +49,20 @@ def top(
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show a cluster's jobs, on a terminal until Ctrl-C. Those of this machine: `run --ui`, `ui runs`."""
+    """Show the jobs of a cluster, or saved runs, on a terminal until Ctrl-C."""
+    from rollfleet.cli.local_runs import described, runs_in, view
     from rollfleet.cli.top import overview, show
 
-    cluster, names = _jobs(context, namespace, kubeconfig), jobs or []
+    cluster = cache(partial(_jobs, context, namespace, kubeconfig))  # runs need none
 
     def read() -> "RenderableType":
-        if len(names) == 1:
-            described = cluster.describe(names[0])
-            return overview([described.job], described.pods, described.time)
-        found = [cluster.get(name) for name in names] or cluster.list(all_namespaces=all_namespaces)
+        runs = [run for name in jobs or () for run in runs_in(name)]
+        names = [name for name in jobs or () if not runs_in(name)]
+        if len(runs) + len(names) == 1:
+            only = described(runs[0]) if runs else cluster().describe(names[0])
+            return overview([only.job], only.pods, only.time)
+        found = [*map(view, runs), *(cluster().get(name) for name in names)]
+        found = found if jobs else [*cluster().list(all_namespaces=all_namespaces)]
         return overview(found, None, datetime.now(UTC), all_namespaces=all_namespaces)
 
     with suppress(KeyboardInterrupt):
@@ -69,9 +82,14 @@ def doctor(context: Context = None, namespace: Namespace = None, kubeconfig: Kub
 
 
 @app.command()
-def describe(job: Job, context: Context = None, namespace: Namespace = None, kubeconfig: Kubeconfig = None) -> None:
-    """Explain what is wrong with a cluster's job and how to fix it. One of this machine: `run --ui`, `ui runs`."""
-    _console().print(_jobs(context, namespace, kubeconfig).describe(job))
+def describe(
+    job: JobOrRun, context: Context = None, namespace: Namespace = None, kubeconfig: Kubeconfig = None
+) -> None:
+    """Explain what is wrong with a job of a cluster, or a saved run, and how to fix it."""
+    from rollfleet.cli.local_runs import described, runs_in
+
+    runs = runs_in(job)
+    _console().print(described(runs[-1]) if runs else _jobs(context, namespace, kubeconfig).describe(job))
 
 
 @app.command(context_settings={"allow_interspersed_args": True})
@@ -146,7 +164,7 @@ def submit(
 
 @app.command()
 def logs(
-    job: Job,
+    job: JobOrRun,
     worker: Annotated[int | None, typer.Option(min=0, help="Show only this worker's log.")] = None,
     learner: Annotated[bool, typer.Option("--learner", help="Show only the learner's log.")] = False,
     container: Annotated[str | None, typer.Option(help="Show another container of the pods, e.g. a sidecar.")] = None,
@@ -156,11 +174,19 @@ def logs(
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show the logs of a job's workers and its learner. Those of this machine: `run --ui`, `ui runs`."""
+    """Show the logs of the workers and the learner of a job, or the ends of those of a saved run."""
+    from rollfleet.cli.local_runs import log_of, runs_in
+
     if learner and worker is not None:
         raise typer.BadParameter("--learner and --worker exclude each other: give one of them")
-    jobs = _jobs(context, namespace, kubeconfig)
     last = None if tail < 0 else tail
+    if runs := runs_in(job):
+        if follow or container:
+            raise typer.BadParameter(f"{job} has saved runs: leave out --follow and --container")
+        for text in log_of(runs[-1], worker=worker, learner=learner, tail=last):
+            typer.echo(text)
+        return
+    jobs = _jobs(context, namespace, kubeconfig)
     for line in jobs.logs(job, worker=worker, learner=learner, container=container, follow=follow, tail=last):
         typer.echo(str(line))
 

@@ -17,16 +17,19 @@ from typing import TYPE_CHECKING
 from rollfleet.cli.display import Display
 from rollfleet.cli.error_lines import EXIT_FAILURE
 from rollfleet.cli.publication import COMPLETE_GRACE_S, finish, published
+from rollfleet.cli.run_processes import RunProcesses
 from rollfleet.cli.watch import JobWatch
 from rollfleet.nats.embedded_server import NatsServer, start_nats_server
-from rollfleet.system.child_processes import Child, spawn
+from rollfleet.system.child_processes import spawn
 from rollfleet.system.cpus import available_cpus
 from rollfleet_api.address import CA, CREDENTIALS, SHOWS_FAILURES, THREADS, WORKER, Address
-from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_PERMANENT, NO_FAILURE
+from rollfleet_api.diagnosis import STOPPED
+from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_PERMANENT
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.publication import subjects_of
-from rollfleet_api.text import reason_of
+from rollfleet_api.state.verdict import Stage, Verdict, verdict
+from rollfleet_api.times import format_time
 
 if TYPE_CHECKING:
     from rollfleet.cli.live_run import LiveRun
@@ -92,34 +95,43 @@ async def _run_on(local: LocalRun, server: NatsServer | None) -> int:
 
 
 class _Ended(Exception):
-    """The end of the run: why it failed, in one word (empty: its learner succeeded) and in a sentence."""
+    """The end of the run, as decided. Its text says why the run failed; empty: it did not."""
 
-    def __init__(self, reason: str = "", text: str = "") -> None:
+    def __init__(self, verdict: Verdict, text: str = "") -> None:
         super().__init__(text)
-        self.reason = reason
+        self.verdict = verdict
 
 
 class _Children:
     def __init__(self, local: LocalRun, server: NatsServer | None, watch: JobWatch) -> None:
         self._local, self._server, self._watch = local, server, watch
+        self._processes = local.live.processes if local.live else RunProcesses(local.job)
+        created = format_time(time.time())
+        metadata = local.job.metadata.model_copy(update={"creation_timestamp": created})
+        self._job = local.job.model_copy(update={"metadata": metadata})
 
     async def run(self) -> int:
         spec = self._local.job.spec
-        workers = [asyncio.create_task(self._keep_worker(index)) for index in range(spec.workers)]
+        workers = [asyncio.create_task(self._keep(Role.WORKER, index)) for index in range(spec.workers)]
         count = spec.evaluation.workers if spec.evaluation else 0
-        evaluating = [asyncio.create_task(self._keep_evaluating(index)) for index in range(count)]
+        evaluating = [asyncio.create_task(self._keep(Role.EVALUATION, index)) for index in range(count)]
         learner = asyncio.create_task(self._run_learner(workers, evaluating))
         tasks = [learner, *workers, *evaluating, asyncio.create_task(self._keep_nats())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             error = next(error for task in done if (error := task.exception()))
-            if isinstance(error, _Ended) and not error.reason:
+            ended = error.verdict if isinstance(error, _Ended) else Verdict(Stage.FAILED, "Error", str(error))
+            if self._local.live:
+                self._local.live.end(ended)
+            if ended.stage is Stage.COMPLETE:
                 return 0
             self._local.display.error(str(error))
-            if self._local.live:
-                self._local.live.failed(error.reason if isinstance(error, _Ended) else "Error", str(error))
             await asyncio.wait({learner}, timeout=STOP_GRACE_S)  # it may save what it has
             return EXIT_FAILURE
+        except asyncio.CancelledError:
+            if self._local.live:
+                self._local.live.end(Verdict(Stage.LIVE, STOPPED, "the run was stopped by Ctrl-C or SIGTERM"))
+            raise
         finally:
             for task in tasks:
                 task.cancel()
@@ -129,74 +141,73 @@ class _Children:
         restarts = 0
         while self._server:
             began_s, child = time.monotonic(), self._server.child
-            self._report_start(child)
+            self._processes.started(Role.NATS, 0, child)
             await child.wait()
-            self._report_end(child.name, child.describe_end())
+            if self._local.live:
+                self._local.live.look()  # it is back before the next one
+            self._local.display.error(child.describe_end())
             restarts = 1 if time.monotonic() - began_s > NATS_STABLE_S else restarts + 1
             if restarts > NATS_RESTARTS:
-                raise _Ended("NatsUnavailable", f"gave up on nats-server after {NATS_RESTARTS} restarts in a row")
+                text = f"gave up on nats-server after {NATS_RESTARTS} restarts in a row"
+                raise _Ended(Verdict(Stage.FAILED, "NatsUnavailable", text), text)
             self._local.display.event("nats-server restarts")
             await self._server.start_again()
 
     async def _run_learner(self, workers: "list[asyncio.Task[None]]", evaluating: "list[asyncio.Task[None]]") -> None:
-        command = [sys.executable, *(self._local.learner or ("-m", "rollfleet.cli.default_learner"))]
-        restarts = 0
-        while (ended := await self._run("learner", command, self._environ(Role.LEARNER)))[0] < 0:  # by a signal
-            restarts += 1
-            self._report_end("learner", ended[1])
-            await self._restart("learner", restarts)
-        code, end = ended
-        if code == 0:
-            await asyncio.wait([*workers, *evaluating], timeout=COMPLETE_GRACE_S)
-            raise _Ended
-        if fatal := [beat for beat in self._watch.workers.values() if beat.fatal]:  # its process ends now, too
-            await asyncio.wait(workers, timeout=STOP_GRACE_S, return_when=asyncio.FIRST_EXCEPTION)
-            raise _Ended("WorkerFailed", f"worker {fatal[0].worker} failed: {reason_of(fatal[0].error)}")
-        raise _Ended("LearnerFailed", end)
-
-    async def _keep_evaluating(self, index: int) -> None:
-        """Keep an evaluation worker; the run goes on without one that gave up."""
         try:
-            await self._keep_worker(index, evaluation=True)
-        except _Ended as error:
-            self._report_end(f"evaluation worker {index}", str(error))
+            await self._keep(Role.LEARNER, 0)
+        except _Ended:
+            if any(beat.fatal for beat in self._watch.workers.values()):  # its process ends now, too, and is the cause
+                await asyncio.wait(workers, timeout=STOP_GRACE_S, return_when=asyncio.FIRST_EXCEPTION)
+            raise
+        found = self._verdict()
+        await asyncio.wait([*workers, *evaluating], timeout=COMPLETE_GRACE_S)
+        raise _Ended(found)
 
-    async def _keep_worker(self, index: int, *, evaluation: bool = False) -> None:
-        name = f"{'evaluation ' * evaluation}worker {index}"
-        command = [sys.executable, "-m", "rollfleet", "worker", *(["--evaluation"] * evaluation)]
-        environ = self._environ(Role.WORKER) | {WORKER: str(index)}
-        restarts = 0
-        while True:
-            code, end = await self._run(name, command, environ)
-            if code == EXIT_COMPLETE:
-                self._report_end(name)
-                return
-            if code == EXIT_PERMANENT:
-                raise _Ended("WorkerFailed", end)
-            self._report_end(name, end)
-            restarts += code not in NO_FAILURE
-            await self._restart(name, restarts)
+    async def _keep(self, role: Role, index: int) -> None:
+        """Start a process again after each failure, until it has done its work, or the job has failed by the verdict.
 
-    async def _restart(self, name: str, restarts: int) -> None:
-        """Wait before a process is started again. End the run after too many restarts."""
+        The run goes on without an evaluation worker that gave up.
+        """
+        name = self._name(role, index)
         allowed = self._local.job.spec.failure.max_restarts_per_worker
-        if restarts > allowed:
-            raise _Ended("TooManyRestarts", f"gave up on {name} after {allowed} restart{'s' if allowed != 1 else ''}")
-        await asyncio.sleep(min(FIRST_RESTART_WAIT_S * 2 ** min(restarts, 10), LONGEST_RESTART_WAIT_S))
-        self._local.display.event(f"{name} restarts ({restarts} of {allowed})")
+        while (ended := await self._run(role, index))[0] != EXIT_COMPLETE:
+            code, end = ended
+            found, crashes = self._verdict(), self._processes.crashes(name)
+            over = code > 0 if role is Role.LEARNER else code == EXIT_PERMANENT  # a restart would end in the same way
+            if over and role is not Role.EVALUATION:
+                raise _Ended(found, end)
+            self._local.display.error(end)
+            if found.stage is Stage.FAILED:
+                raise _Ended(found, found.message)
+            if role is Role.EVALUATION and (over or crashes > allowed):
+                self._local.display.error(f"gave up on {name}")
+                return
+            await asyncio.sleep(min(FIRST_RESTART_WAIT_S * 2 ** min(crashes, 10), LONGEST_RESTART_WAIT_S))
+            self._local.display.event(f"{name} restarts ({crashes} of {allowed})")
 
-    async def _run(self, name: str, command: list[str], environ: dict[str, str]) -> tuple[int, str]:
+    def _verdict(self) -> Verdict:
+        return verdict(self._job, self._processes.observed(), self._watch.heartbeats, time.time())
+
+    async def _run(self, role: Role, index: int) -> tuple[int, str]:
         """Run a process to its end, and stop it if cancelled. A failed start is a crash.
 
         Returns its exit code, and its end in a sentence.
         """
+        name, environ = self._name(role, index), self._environ(role)
+        if role is Role.LEARNER:
+            command = [sys.executable, *(self._local.learner or ("-m", "rollfleet.cli.default_learner"))]
+        else:
+            command = [sys.executable, "-m", "rollfleet", "worker", *(["--evaluation"] * (role is Role.EVALUATION))]
+            environ |= {WORKER: str(index)}
         try:
             child = await spawn(
                 name, command, environ=environ, on_line=lambda line: self._local.display.output(name, line)
             )
         except OSError as error:
+            self._processes.not_started(role, index, name, str(error.strerror))
             return EXIT_CRASHED, f"{name} did not start: {error.strerror}"
-        self._report_start(child)
+        self._processes.started(role, index, child)
         try:
             code = await child.wait()
         except asyncio.CancelledError:
@@ -205,19 +216,13 @@ class _Children:
         child.kill(signal.SIGKILL)  # its own child processes
         return code, child.describe_end()
 
-    def _report_start(self, child: Child) -> None:
-        if self._local.live:
-            self._local.live.started(child)
-
-    def _report_end(self, name: str, error: str = "") -> None:
-        if error:
-            self._local.display.error(error)
-        if self._local.live:
-            self._local.live.ended(name, error)
+    def _name(self, role: Role, index: int) -> str:
+        return str(role) if role is Role.LEARNER else f"{'evaluation ' * (role is Role.EVALUATION)}worker {index}"
 
     def _environ(self, role: Role) -> dict[str, str]:
         job = self._local.job
-        address = Address(url=_url(self._local, self._server, role), job=job.key)
+        user = Role.WORKER if role is Role.EVALUATION else role
+        address = Address(url=_url(self._local, self._server, user), job=job.key)
         others = (CREDENTIALS, CA) if self._server else ()  # of another server than the embedded one
         own_environ = {name: value for name, value in os.environ.items() if name not in others}
         environ = {**own_environ, **address.variables(), "PYTHONUNBUFFERED": "1"}

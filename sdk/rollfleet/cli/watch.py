@@ -8,6 +8,7 @@ from rollfleet.transports.roster import Roster
 from rollfleet_api.frame_rate import FrameRate
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, WorkerStatus
+from rollfleet_api.state.processes import Heartbeats
 
 
 class JobWatch:
@@ -39,6 +40,11 @@ class JobWatch:
     def workers(self) -> Mapping[int, WorkerStatus]:
         """The newest heartbeats of the workers, by index."""
         return self._roster.statuses()
+
+    @property
+    def heartbeats(self) -> Heartbeats:
+        """The newest heartbeats of all."""
+        return Heartbeats(workers=self.workers, learner=self.learner)
 
     def problems(self) -> Mapping[int, str]:
         """Descriptions of workers' problems, by index."""

@@ -35,17 +35,19 @@ class Description:
         pods: The pods of its workers and its learner.
         events: Events about the job and its pods, the newest last.
         time: When they were read, for ages.
+        known: The diagnosis of a run of this machine, which was saved with it; None: of a cluster's job.
     """
 
     job: JobView
     pods: tuple[Pod, ...]
     events: tuple[EventView, ...]
     time: datetime
+    known: Diagnosis | None = None
 
     @property
     def diagnosis(self) -> Diagnosis:
         """The job's state, its reason, and what to do."""
-        return diagnose(self.job, self.events)
+        return self.known or diagnose(self.job, self.events)
 
     def __str__(self) -> str:
         """Return the text of `rollfleet describe`."""

@@ -335,7 +335,7 @@ def owner(job: JobView) -> Manifest:
 
 
 def _not_found(namespace: str, name: str) -> JobNotFound:
-    return JobNotFound(f"the cluster has no job {namespace}/{name}; see `rollfleet top`, or of this machine `ui runs`")
+    return JobNotFound(f"the cluster has no job {namespace}/{name}; see `rollfleet top`, or for saved runs `top runs`")
 
 
 def _view(model: type[V], found: Manifest) -> V:

@@ -119,6 +119,7 @@ class Child:
     Attributes:
         name: Its name in messages.
         started_s: When it was started, in seconds since the epoch.
+        ended_s: When `wait` found its end; None: not yet.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Child:
     _last: deque[str]
     _reader: "asyncio.Task[None]"
     started_s: float = field(default_factory=time.time)
+    ended_s: float | None = None
 
     @property
     def pid(self) -> int:
@@ -153,6 +155,7 @@ class Child:
         code = await self.process.wait()
         with suppress(TimeoutError):  # a grandchild may hold the pipe open
             await asyncio.wait_for(asyncio.shield(self._reader), DRAIN_S)
+        self.ended_s = self.ended_s or time.time()
         return code
 
     async def stop(self, grace_s: float) -> None:

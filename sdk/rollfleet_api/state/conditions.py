@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
-from rollfleet_api.reported import progress
 from rollfleet_api.state.problems import EARLIER_JOB, Problem, clip, problems
 from rollfleet_api.state.snapshot import Snapshot
 from rollfleet_api.state.verdict import Stage, is_completed
@@ -54,7 +54,14 @@ def _progressing(snapshot: Snapshot) -> Condition:
     run = snapshot.observed.current.get(Role.WORKER)
     if any(other.role is Role.WORKER and other != run for other in snapshot.observed.runs):
         return progressing("Rolling", "workers with an earlier spec are leaving")
-    return progressing(*progress(snapshot.states, snapshot.frames_per_second))
+    # Workers whose frames the learner takes wait now and then: each wait would be a change.
+    if WorkerState.COLLECTING in snapshot.states or (snapshot.states and snapshot.frames_per_second):
+        return progressing("Collecting", "workers are collecting")
+    if WorkerState.WAITING_FOR_WEIGHTS in snapshot.states:
+        return progressing("WaitingForWeights", "workers wait for the learner's first weights, or for newer ones")
+    if WorkerState.WAITING_FOR_LEARNER in snapshot.states:
+        return progressing("WaitingForLearner", "workers wait for the learner")
+    return progressing("Starting", "workers are starting")
 
 
 def _degraded(snapshot: Snapshot) -> Condition:
@@ -82,7 +89,9 @@ def _end(snapshot: Snapshot, kind: ConditionType, *stages: Stage) -> Condition:
 
 def _suspended(snapshot: Snapshot) -> Condition:
     if snapshot.job.spec.suspend and not snapshot.verdict.stage.ended:
-        return condition(ConditionType.SUSPENDED, True, "Suspended", "`spec.suspend` is true")
+        verdict = snapshot.verdict  # a run on one machine has another reason
+        message = verdict.message or "`spec.suspend` is true"
+        return condition(ConditionType.SUSPENDED, True, verdict.reason or "Suspended", message)
     if _is_queued(snapshot) and not snapshot.verdict.stage.ended:
         return condition(ConditionType.SUSPENDED, True, "Queued", _QUEUED)
     return condition(ConditionType.SUSPENDED, False, "NotSuspended", "")

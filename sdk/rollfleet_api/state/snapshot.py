@@ -12,6 +12,7 @@ from rollfleet_api.state.problems import Problem
 from rollfleet_api.state.processes import Heartbeats, Processes
 from rollfleet_api.state.verdict import Stage, Verdict
 
+_LAST_STATES: Final = (WorkerState.COMPLETE, WorkerState.LEFT, WorkerState.FAILED)
 FRESH_S: Final = 30.0
 """A worker without a heartbeat for this long is not ready. Heartbeats come once a second; clocks may differ by less."""
 
@@ -67,6 +68,21 @@ class Snapshot:
     def states(self) -> frozenset[WorkerState]:
         """States of the workers that run and report."""
         return frozenset(beat.state for beat in self.reporting)
+
+    @property
+    def stuck(self) -> dict[int, str]:
+        """Why workers that run are stuck, by index: in one step of the environments, or silent while NATS answers."""
+        found, suspect_s = dict[int, str](), self.job.spec.failure.suspect_after_seconds
+        answers = self.now_s - self.heartbeats.since_s >= FRESH_S
+        for pod, beat in ((pod, self.heartbeats.workers.get(pod.index)) for pod in self.pods if pod.running):
+            if beat is None or beat.time_s < pod.created_s or beat.state in _LAST_STATES:
+                continue
+            silent_s = self.now_s - beat.time_s
+            if answers and silent_s >= max(FRESH_S, suspect_s):
+                found[pod.index] = f"worker {pod.index} has sent no heartbeat for {silent_s:.0f} s"
+            elif beat.in_step_s >= suspect_s:
+                found[pod.index] = f"worker {pod.index} has been in one step for {beat.in_step_s:.0f} s"
+        return found
 
     def _is_current(self, pod: Pod, beat: WorkerStatus) -> bool:
         return (

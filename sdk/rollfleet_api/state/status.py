@@ -1,18 +1,29 @@
 """A job's status: a pure function of a snapshot."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import Final
 
 from pydantic import JsonValue, ValidationError
 
 from rollfleet_api.kubernetes_names import selector
+from rollfleet_api.messages import Evaluation, LearnerStatus, WorkerStatus
 from rollfleet_api.permissions import Role
-from rollfleet_api.reported import reported
 from rollfleet_api.state.conditions import condition, conditions
 from rollfleet_api.state.problems import clip, crashed, last_crash
+from rollfleet_api.state.processes import Heartbeats
 from rollfleet_api.state.snapshot import FRESH_S, Snapshot
 from rollfleet_api.state.verdict import Stage
-from rollfleet_api.status import CollectorJobStatus, Condition, ConditionType, Phase, WorkersStatus
+from rollfleet_api.status import (
+    BatchesStatus,
+    CollectorJobStatus,
+    Condition,
+    ConditionType,
+    EvaluationStatus,
+    Phase,
+    WaitsStatus,
+    WorkersStatus,
+)
 from rollfleet_api.text import last_line
 from rollfleet_api.times import format_time
 
@@ -40,8 +51,7 @@ def status(snapshot: Snapshot) -> CollectorJobStatus:
         "completion_time": (before.completion_time or now) if verdict.stage.ended else None,
         "last_error": _last_error(snapshot) or before.last_error,
     }
-    beats = snapshot.heartbeats
-    return before.model_copy(update=now_known | reported(beats.learner, beats.workers.values()))
+    return before.model_copy(update=now_known | _reported(snapshot.heartbeats))
 
 
 def ours(found: CollectorJobStatus) -> CollectorJobStatus:
@@ -114,6 +124,46 @@ def _last_error(snapshot: Snapshot) -> str | None:
     if newest and (ended is None or newest.time_s >= ended[0].crashed_s - FRESH_S):
         return clip(f"worker {newest.worker}: {line}")
     return clip(crashed(*ended).message) if ended else None
+
+
+def _reported(heartbeats: Heartbeats) -> dict[str, object]:
+    """Return the fields that heartbeats report; without a learner none."""
+    learner = heartbeats.learner
+    if learner is None:
+        return {}
+    return {
+        "frames": learner.frames,
+        "mean_return": _rounded(learner.mean_return),
+        "episodes": learner.episodes,
+        "evaluation": _evaluation(learner.evaluation),
+        "non_finite": learner.non_finite,
+        "lag": learner.lag,
+        "waits": _waits(learner, heartbeats.workers.values()),
+        "published_version": learner.version or None,
+        "applied_version": learner.applied_version or None,
+        "batches": BatchesStatus(delivered=learner.batches, dropped=learner.dropped),
+    }
+
+
+def _waits(learner: LearnerStatus, workers: Iterable[WorkerStatus]) -> WaitsStatus:
+    return WaitsStatus(
+        learner_seconds=int(learner.waited_s),
+        workers_for_learner_seconds=sum(
+            int(worker.waited_for_space_s) + int(worker.waited_for_round_s) for worker in workers
+        ),
+        workers_for_weights_seconds=sum(int(worker.waited_for_weights_s) for worker in workers),
+    )
+
+
+def _evaluation(found: Evaluation | None) -> EvaluationStatus | None:
+    if found is None:
+        return None
+    return EvaluationStatus(version=found.version, mean_return=_rounded(found.mean_return), episodes=found.episodes)
+
+
+def _rounded(value: float | None) -> float | None:
+    """Round to four digits; None: unknown, or no number that JSON has."""
+    return None if value is None or not isfinite(value) else float(f"{value:.4g}")
 
 
 def _timed(found: list[Condition], before: list[Condition], generation: int | None, now: str) -> list[Condition]:

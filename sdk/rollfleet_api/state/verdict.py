@@ -130,7 +130,8 @@ def _restarts_used_up(job: CollectorJob, observed: Processes, now_s: float) -> V
         last = last_crash(pod for pod in pods if pod.index == index)
         if crashes > allowed and last:
             reason = "TooManyRestarts" if role is Role.WORKER else "LearnerFailed"
-            return Verdict(Stage.FAILED, reason, f"after {crashes - 1} restarts {crashed(*last).message}")
+            restarts = f"{crashes - 1} restart{'s' * (crashes != 2)}"
+            return Verdict(Stage.FAILED, reason, f"after {restarts} {crashed(*last).message}")
     return None
 
 

@@ -139,7 +139,7 @@ def test_pods_that_their_node_refuses_or_evicts_count_as_restarts_and_disrupted_
     found = found.exited(143, role=Role.WORKER, phase="Failed", age_s=5, **EVICTED)
     assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, "TooManyRestarts")
     cause = 'worker 0 (Evicted): Usage of EmptyDir volume "tmp" exceeds the limit "10Gi".'
-    assert found.verdict.message == f"after 1 restarts node n ended {cause}"
+    assert found.verdict.message == f"after 1 restart node n ended {cause}"
 
 
 def test_pods_that_a_deadline_of_the_template_ends_count_as_restarts() -> None:

@@ -82,7 +82,7 @@ def test_a_broken_environment_ends_the_run_after_the_restarts_that_the_job_allow
     cause = "worker 0 ended: exit code 1; its last line: OSError: the simulator is gone"
     assert program.output.count(cause) == 2
     assert program.output.count("worker 0 restarts (1 of 1)") == 1
-    assert "gave up on worker 0 after 1 restart\n" in program.output
+    assert "after 1 restart worker 0 ended with code 1: OSError: the simulator is gone\n" in program.output
 
 
 def test_a_start_that_fails_is_a_crash(
@@ -104,7 +104,7 @@ def test_a_start_that_fails_is_a_crash(
     output = capsys.readouterr().out
     assert output.count("worker 0 did not start: Too many open files") == 2
     assert output.count("worker 0 restarts (1 of 1)") == 1
-    assert "gave up on worker 0 after 1 restart\n" in output
+    assert "after 1 restart worker 0 ended with code 1: Too many open files\n" in output
 
 
 LEARNER = "import torch\nimport rollfleet\nwith rollfleet.connect(policy={policy}) as collector:\n    next(collector)\n"

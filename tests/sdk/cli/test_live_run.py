@@ -38,6 +38,8 @@ def test_a_return_that_json_cannot_hold_is_unknown(tmp_path: Path, value: float)
     live.watch.learner = LearnerStatus(
         session=1, version=3, applied_version=1, frames=640, batches=10, mean_return=value
     )
-    page = live.page()
+    live.look()
+    ((_, record),) = live.jobs().items()
+    page = record.page()
     assert (page.status.mean_return, page.row.lag) == (None, 2)
     assert '"frames":640' in page.status.model_dump_json()

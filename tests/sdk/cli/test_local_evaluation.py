@@ -107,4 +107,4 @@ def test_an_evaluation_worker_that_gives_up_does_not_end_the_run(workplace: Work
     assert "no such level" in told
     texts = [each.text for each in run.timeline() if each.kind == Happened.WORKER_ENDED]
     assert len(texts) == 1
-    assert re.search(r"evaluation worker 0 ended: .*no such level", texts[0])
+    assert re.search(r"evaluation worker 0 ended with code 2: .*no such level", texts[0])
