@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import tomllib
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,14 +81,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say which folders took the time, of all processes together."""
-    spent = Counter[str]()
+    spent = defaultdict[str, float](float)
     for reports in terminalreporter.stats.values():
         for each in reports:
             if isinstance(each, pytest.TestReport):
                 spent[str(Path(each.nodeid.partition("::")[0]).parent)] += each.duration
     if len(spent) > 1:
-        most = ", ".join(f"{folder} {seconds:.0f}" for folder, seconds in spent.most_common(8))
-        terminalreporter.write_line(f"seconds of {spent.total():.0f}: {most}")
+        most = ", ".join(
+            f"{folder} {spent[folder]:.0f}" for folder in sorted(spent, key=spent.__getitem__, reverse=True)[:8]
+        )
+        terminalreporter.write_line(f"seconds of {sum(spent.values()):.0f}: {most}")
 
 
 @pytest.fixture(autouse=True)
