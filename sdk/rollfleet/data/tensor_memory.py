@@ -46,6 +46,14 @@ def as_array(tensor: Tensor) -> Array:
     return array
 
 
+def as_arrays(tensors: Sequence[Tensor]) -> list[Array]:
+    """Return `as_array` of each. Usual tensors take half the time, which counts at each step of a policy."""
+    try:
+        return [tensor.numpy() for tensor in tensors]
+    except (RuntimeError, TypeError):  # one has a gradient, or is on another device, or of a dtype unknown to numpy
+        return [as_array(tensor) for tensor in tensors]
+
+
 def indexable(tensor: Tensor) -> Tensor:
     """Return a view with a dtype that torch can index: signed for unsigned integers. Only its bits may be copied."""
     signed = _SIGNED.get(tensor.dtype)

@@ -91,7 +91,7 @@ def batch_of(trajectories: Sequence[Sequence[Any]], *, padded: bool = True) -> A
     """
     from tensordict import pad_sequence
 
-    whole = [torch.cat(list(pieces)) for pieces in trajectories]
+    whole: list[Any] = [torch.cat(list(pieces)) for pieces in trajectories]
     batch: Any
     if not padded:
         batch = torch.cat(whole)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rollfleet.data.batch import ACTION, Key
-from rollfleet.data.tensor_memory import Array, as_array
+from rollfleet.data.tensor_memory import Array, as_array, as_arrays
 from rollfleet.data.tensor_tree import nested
 from rollfleet.envs.space_tree import Space, SpaceTree, array_dtype, array_shape, unheld
 from rollfleet.envs.spaces import action_keys, observation_keys, tensor_dtype
@@ -212,7 +212,7 @@ class Actor:
         if type(output) is dict and all(isinstance(value, Tensor) for value in output.values()):
             originals = {key_of(original): original for original in output}
             self._plain_keys = [originals[key] for key in self._order]
-        arrays = [as_array(flat[key]) for key in self._order]
+        arrays = as_arrays([flat[key] for key in self._order])
         dtypes = [array_dtype(leaf) for leaf in self.actions.leaves.values()]
         self._casts = [(i, dtype) for i, dtype in enumerate(dtypes) if arrays[i].dtype != dtype]
         return self._cast(arrays)
@@ -238,7 +238,7 @@ class Actor:
         else:
             flat = dict(flattened(output, self.carried_keys, self._next_keys()))
             values = [flat[key] for key in self._order]
-        arrays = [as_array(value) for value in values]
+        arrays = as_arrays(values)
         return self._cast(arrays) if self._casts else arrays
 
     def rest(self) -> list[tuple[Key, Array]]:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rollfleet.data.tensor_memory import LARGE_BYTES, copy_all
+from rollfleet.data.tensor_memory import LARGE_BYTES, as_arrays, copy_all
 
 LARGE, SMALL = LARGE_BYTES, 5
 
@@ -69,3 +69,8 @@ def test_a_tensor_copied_onto_itself_is_unchanged() -> None:
     before = memory.copy()
     copy_all([source], [torch.from_numpy(memory)])
     assert np.array_equal(memory, before)
+
+
+def test_tensors_that_numpy_refuses_are_arrays_beside_usual_ones() -> None:
+    tensors = [torch.ones(2), torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.bfloat16)]
+    assert [str(array.dtype) for array in as_arrays(tensors)] == ["float32", "float32", "int16"]
