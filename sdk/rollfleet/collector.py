@@ -8,9 +8,9 @@ from rollfleet.arguments import seconds
 from rollfleet.cluster.settings import Cluster
 from rollfleet.learner.construction import construct, start
 from rollfleet.learner.iterator import BatchIterator
-from rollfleet.learner.keywords import Keywords, hints_names
+from rollfleet.learner.keywords import hints_names
 from rollfleet.learner.next_batch import RAISED_STOP
-from rollfleet.learner.options import Extends, LearnerOptions
+from rollfleet.learner.options import Extends, Options
 from rollfleet.learner.workers import call_workers
 from rollfleet.processes.settings import Processes
 from rollfleet.system.devices import Device
@@ -176,14 +176,13 @@ class Collector(BatchIterator):
             ClusterError: The cluster refuses the job, its workers do not start, or it cannot be reached.
             TypeError: A keyword is unknown. The message has the one to write.
         """
-        given = locals()
-        keywords = Keywords.of(given, Collector.__init__)
+        options = Options.of(locals(), Collector.__init__)
         try:
-            construction = construct(env, policy, keywords)
-            transport, job = start(construction, keywords)
+            construction = construct(env, policy, options)
+            transport, job = start(construction)
             acts = construction.acts_with_the_learners_policy
             try:
-                super().__init__(transport, job, policy, construction.options, acts=acts)
+                super().__init__(transport, job, policy, options, acts=acts)
             except BaseException:
                 transport.close()
                 raise
@@ -274,15 +273,9 @@ class Collector(BatchIterator):
         Raises:
             JobInvalid: A value cannot be used. The message names the keyword.
         """
-        collector = cls.__new__(cls)
+        given, collector = locals(), cls.__new__(cls)
         try:
-            options = LearnerOptions(
-                postproc=postproc,
-                replay_buffer=replay_buffer,
-                weight_scheme=weight_scheme,
-                acknowledge=acknowledge,
-            )
-            BatchIterator.__init__(collector, transport, job, policy, options)
+            BatchIterator.__init__(collector, transport, job, policy, Options.of(given, cls.over))
         except BaseException:
             transport.close()
             raise

@@ -9,17 +9,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from rollfleet.arguments import plain, true_or_false
+from rollfleet.arguments import plain
 from rollfleet.collector import Collector
 from rollfleet.envs.factory import make_one
 from rollfleet.errors import JobInvalid, WorkerFailed
 from rollfleet.learner.keywords import hints_names
-from rollfleet.learner.options import Extends, LearnerOptions
+from rollfleet.learner.options import Extends, Options
 from rollfleet.nats.job_source import read_job
 from rollfleet.nats.opening import open_link
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.policies.lazy import initialise_as_learner
-from rollfleet.system.devices import Device, device_of
+from rollfleet.system.devices import Device
 from rollfleet_api.address import SHOWS_FAILURES
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.ranks import Rank
@@ -106,17 +106,7 @@ def connect(
         WeightMismatch: `policy` has weights in a form that cannot be sent.
         TypeError: A keyword is unknown. The message has the one to write.
     """
-    options: dict[str, Any] = {
-        "postproc": postproc,
-        "replay_buffer": replay_buffer,
-        "weight_scheme": weight_scheme,
-        "acknowledge": acknowledge,
-    }
-    LearnerOptions(**options)  # raises before anything is connected
-    batch_device = None if device is None else device_of(device, "device")
-    awaits_no_copies = true_or_false(no_cuda_sync, "no_cuda_sync")
-    if awaits_no_copies and batch_device is None:
-        raise JobInvalid("`no_cuda_sync` is about copies to `device`; name a device, or remove it")
+    options = Options.of(locals(), connect)  # raises before anything is connected
     try:
         own_rank = Rank(plain(rank), ranks := plain(ranks))
     except ValueError as error:
@@ -137,8 +127,18 @@ def connect(
                 "one process can follow: remove it from the job, or connect with `ranks=1`"
             )
         initialise_as_learner(policy, partial(make_one, known.spec.env))
-        transport = NatsTransport(link, known, device=batch_device, no_cuda_sync=awaits_no_copies, rank=own_rank)
-        return Collector.over(transport, known, policy, **options)
+        transport = NatsTransport(
+            link, known, device=options["device"], no_cuda_sync=options["no_cuda_sync"], rank=own_rank
+        )
+        return Collector.over(
+            transport,
+            known,
+            policy,
+            postproc=postproc,
+            replay_buffer=replay_buffer,
+            weight_scheme=weight_scheme,
+            acknowledge=acknowledge,
+        )
     except BaseException:
         link.close()
         raise

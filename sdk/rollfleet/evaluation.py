@@ -9,7 +9,8 @@ from torch import nn
 from rollfleet.arguments import whole_number
 from rollfleet.collector import Collector
 from rollfleet.learner.construction import construct
-from rollfleet.learner.keywords import Keywords, hints_names
+from rollfleet.learner.keywords import hints_names
+from rollfleet.learner.options import Options
 from rollfleet.weights.modules import copy_of, unwrapped
 from rollfleet.worker.evaluation import PolicyEvaluation
 from rollfleet_api.evaluation import EvaluationSpec
@@ -58,7 +59,7 @@ def evaluate(
         policy = copy_of(module).eval()
     given: dict[str, Any] = {"num_envs": num_envs, "env_kwargs": env_kwargs, "max_frames_per_traj": max_frames_per_traj}
     given |= {"exploration": exploration, "seed": seed, "trajs_per_batch": 1}
-    workload = construct(env, policy, Keywords.of(given, Collector.__init__)).workload
+    workload = construct(env, policy, Options.of(given, Collector.__init__)).workload
     spec = workload.job.spec
     wanted = EvaluationSpec(every=1, episodes=count, exploration=spec.collect.exploration)
     job = workload.job.model_copy(update={"spec": spec.model_copy(update={"evaluation": wanted})})

@@ -6,7 +6,7 @@ from inspect import Parameter, signature
 from typing import Any, Final
 
 from rollfleet import Collector, Processes
-from rollfleet.learner.keywords import Keywords
+from rollfleet.learner.options import Options
 
 DEFAULTS: Final[Mapping[str, Any]] = {
     name: each.default
@@ -24,5 +24,5 @@ def grouped(keywords: Mapping[str, Any]) -> dict[str, Any]:
     return others | ({"processes": Processes(**own)} if own else {})
 
 
-def keywords_of(**given: Any) -> Keywords:
-    return Keywords.of(grouped(given), Collector.__init__)
+def keywords_of(**given: Any) -> Options:
+    return Options.of(grouped(given), Collector.__init__)

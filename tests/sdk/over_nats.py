@@ -2,7 +2,7 @@
 
 import threading
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -60,7 +60,7 @@ class CollectOverNats(Collect):
         device = torch.device(keywords["device"]) if "device" in keywords else None
         no_cuda_sync = keywords.get("no_cuda_sync", False)
         learner = NatsTransport(self._link(Role.LEARNER), job, device=device, no_cuda_sync=no_cuda_sync)
-        options: Any = {each.name: getattr(construction.options, each.name) for each in fields(construction.options)}
+        options = {name: construction.options[name] for name in ("postproc", "replay_buffer", "weight_scheme")}
         return self._kept(Collector.over(learner, job, policy, **options))
 
     def _link(self, role: Role | None = None) -> Link:

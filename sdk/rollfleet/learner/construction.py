@@ -21,8 +21,8 @@ from rollfleet.envs.tensor_env import TensorVectorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv, is_torchrl
 from rollfleet.errors import JobInvalid, PolicyInvalid
 from rollfleet.learner.job_keywords import job_of
-from rollfleet.learner.keywords import PLACES, Keywords
-from rollfleet.learner.options import LearnerOptions, check
+from rollfleet.learner.keywords import PLACES
+from rollfleet.learner.options import Options, check_place
 from rollfleet.policies.actor import Policy
 from rollfleet.policies.factory import spaces_taken
 from rollfleet.policies.lazy import initialise, initialise_as_learner
@@ -66,13 +66,13 @@ class Construction:
     """
 
     workload: Workload
-    options: LearnerOptions
+    options: Options
     in_this_process: bool
     acts_with_the_learners_policy: bool
     sources: "Sources | None" = None
 
 
-def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
+def construct(env: Any, policy: Any, options: Options) -> Construction:
     """Check the arguments of `rollfleet.Collector`, and make a job of them.
 
     In this process the learner's own module acts only if each batch has a version of its own and nothing fills a buffer
@@ -82,24 +82,24 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     Raises:
         JobInvalid: They contradict each other, or a value cannot be used. The message names the keyword.
     """
-    options, policy = LearnerOptions.of(keywords), unwrapped(policy, compiled=False)
-    inline, cluster, factory = keywords["workers"] == 0, keywords["cluster"], keywords["policy_factory"]
-    check(keywords)
-    values = _values(env, policy, keywords)
-    job = job_of(values, _given_parts(env, keywords), {"name": "collector"})
+    policy = unwrapped(policy, compiled=False)
+    inline, cluster, factory = options["workers"] == 0, options["cluster"], options["policy_factory"]
+    check_place(options)
+    values = _values(env, policy, options)
+    job = job_of(values, _given_parts(env, options), {"name": "collector"})
     count = job.spec.workers
     envs = for_each(env, count, "env")
     _check_envs(envs, job.spec, inline=inline)
-    own_acts = job.spec.weights.interval == 1 and keywords["replay_buffer"] is None and options.weight_scheme is None
+    own_acts = job.spec.weights.interval == 1 and options["replay_buffer"] is None and options["weight_scheme"] is None
     copies = not inline or not own_acts
     policies = _Policies(
         policy=policy if factory is None else None,
         factories=None if factory is None else _factories(factory, count),
-        devices=_devices(keywords, count, "policy_device"),
+        devices=_devices(options, count, "policy_device"),
         copies=copies,
     )
-    _check_policy(policy, keywords)
-    env_kwargs = keywords["env_kwargs"]
+    _check_policy(policy, options)
+    env_kwargs = options["env_kwargs"]
     kwargs = for_each({} if env_kwargs is None else env_kwargs, count, "env_kwargs")
     _check_kwargs(kwargs, envs)
     workload = Workload(
@@ -108,13 +108,13 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
             spec=job.spec.env,
             given=envs,
             kwargs=kwargs,
-            devices=_devices(keywords, count, "env_device"),
-            no_cuda_sync=keywords["no_cuda_sync"],
+            devices=_devices(options, count, "env_device"),
+            no_cuda_sync=options["no_cuda_sync"],
         ),
         make_policy=policies,
-        scheme=options.weight_scheme or scheme_of(job.spec.weights),
+        scheme=options["weight_scheme"] or scheme_of(job.spec.weights),
         make_hooks=partial(
-            Hooks.of, job.spec.collect, {name: keywords[name] for name in HOOKS if callable(keywords[name])}
+            Hooks.of, job.spec.collect, {name: options[name] for name in HOOKS if callable(options[name])}
         ),
     )
     if copies or factory is not None:
@@ -123,7 +123,7 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     if cluster is not None:
         from rollfleet.learner.on_cluster import on_cluster
 
-        job, sources = on_cluster(values, env, unwrapped(policy), keywords)
+        job, sources = on_cluster(values, env, unwrapped(policy), options)
         workload = replace(workload, job=job)
     return Construction(
         workload=workload,
@@ -136,7 +136,7 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     )
 
 
-def start(construction: Construction, keywords: Keywords) -> tuple[Transport, CollectorJob]:
+def start(construction: Construction) -> tuple[Transport, CollectorJob]:
     """Start to collect, in this process, in worker processes or on a cluster.
 
     Returns:
@@ -146,13 +146,12 @@ def start(construction: Construction, keywords: Keywords) -> tuple[Transport, Co
         JobInvalid: An environment or a policy cannot be made, or there is no such start method.
         ClusterError: The cluster refuses the job, its workers do not start, or it cannot be reached.
     """
-    device = None if keywords["device"] is None else device_of(keywords["device"], "device")
-    job = construction.workload.job
+    job, options = construction.workload.job, construction.options
     if construction.in_this_process:
         inline = InlineTransport(
             construction.workload,
-            device=device,
-            no_cuda_sync=keywords["no_cuda_sync"],
+            device=options["device"],
+            no_cuda_sync=options["no_cuda_sync"],
             acts_with_the_learners_policy=construction.acts_with_the_learners_policy,
         )
         return inline, job
@@ -160,18 +159,22 @@ def start(construction: Construction, keywords: Keywords) -> tuple[Transport, Co
         from rollfleet.learner.on_cluster import start_on_cluster
 
         return start_on_cluster(
-            job, construction.sources, keywords["cluster"], device=device, no_cuda_sync=keywords["no_cuda_sync"]
+            job,
+            construction.sources,
+            options["cluster"],
+            device=options["device"],
+            no_cuda_sync=options["no_cuda_sync"],
         )
     from rollfleet.processes.transport import ProcessesTransport
 
     processes = ProcessesTransport(
         construction.workload,
-        device=device,
-        no_cuda_sync=keywords["no_cuda_sync"],
-        start_method=keywords["start_method"],
-        max_restarts_per_worker=keywords["max_restarts_per_worker"] or 0,
-        quiet=keywords["quiet"],
-        close_timeout_s=keywords["close_timeout_s"],
+        device=options["device"],
+        no_cuda_sync=options["no_cuda_sync"],
+        start_method=options["start_method"],
+        max_restarts_per_worker=options["max_restarts_per_worker"] or 0,
+        quiet=options["quiet"],
+        close_timeout_s=options["close_timeout_s"],
     )
     return processes, job
 
@@ -240,12 +243,12 @@ class _Policies:
         return built
 
 
-def _values(env: Any, policy: Any, keywords: Keywords) -> dict[str, Any]:
+def _values(env: Any, policy: Any, options: Options) -> dict[str, Any]:
     """Return the values of keywords that are fields of a job, with those that follow from other arguments."""
-    values = {name: keywords[name] for name in PLACES} | {"workers": keywords["workers"] or 1}
-    if policy is None and keywords["policy_factory"] is not None and "weights_interval" not in keywords.given:
+    values = {name: options[name] for name in PLACES} | {"workers": options["workers"] or 1}
+    if policy is None and options["policy_factory"] is not None and "weights_interval" not in options.given:
         values["weights_interval"] = 0  # its policies act with their own weights
-    if (count := _envs_in(_first(env))) is not None and "num_envs" not in keywords.given:
+    if (count := _envs_in(_first(env))) is not None and "num_envs" not in options.given:
         values["num_envs"] = count
     if values["frames_per_batch"] is None and values["trajs_per_batch"]:
         shares = values["workers"] if str(values["mode"]).lower() == "sync" else 1
@@ -253,14 +256,14 @@ def _values(env: Any, policy: Any, keywords: Keywords) -> dict[str, Any]:
     return values
 
 
-def _given_parts(env: Any, keywords: Keywords) -> dict[str, Any]:
+def _given_parts(env: Any, options: Options) -> dict[str, Any]:
     """Return the fields of a job that stand for objects."""
     first = _first(env)
     made: dict[str, Any] = {"id": first} if isinstance(first, str) else {"entrypoint": GIVEN}
-    if isinstance(kwargs := keywords["env_kwargs"], Mapping):
+    if isinstance(kwargs := options["env_kwargs"], Mapping):
         with suppress(JobInvalid):  # objects have no place in a job
             made["kwargs"] = as_json(dict(kwargs), "env_kwargs")
-    hooks = {to_camel(name): GIVEN for name in HOOKS if callable(keywords[name])}
+    hooks = {to_camel(name): GIVEN for name in HOOKS if callable(options[name])}
     return {"env": made, "policy": {"entrypoint": GIVEN}, "collect": hooks}
 
 
@@ -268,14 +271,14 @@ def _first(env: Any) -> Any:
     return env[0] if isinstance(env, list | tuple) and env else env
 
 
-def _check_policy(policy: Any, keywords: Keywords) -> None:
-    factory, moves = keywords["policy_factory"], keywords["policy_device"] is not None
+def _check_policy(policy: Any, options: Options) -> None:
+    factory, moves = options["policy_factory"], options["policy_device"] is not None
     if isinstance(policy, type):
         raise PolicyInvalid(f"policy is the class {policy.__name__}; pass an object of it, or `policy_factory=`")
     if policy is not None and not callable(policy):
         raise PolicyInvalid(f"a policy is an nn.Module or another callable, not a {type(policy).__name__}")
     unsent = policy is not None and not isinstance(policy, nn.Module) and not any(models_of(policy).values())
-    if factory is not None and unsent and keywords["weight_scheme"] is None:
+    if factory is not None and unsent and options["weight_scheme"] is None:
         raise JobInvalid(f"`policy_factory`: the policy {shown(policy)} has no weights for its policies; remove it")
     if factory is not None or isinstance(policy, nn.Module):
         return
@@ -283,7 +286,7 @@ def _check_policy(policy: Any, keywords: Keywords) -> None:
         raise JobInvalid(
             f"`policy_device` requires an nn.Module or a `policy_factory`, got the policy {shown(policy)}; remove it"
         )
-    if keywords["evaluation"] is not None:
+    if options["evaluation"] is not None:
         raise JobInvalid(
             f"`evaluation` needs a policy with weights, an nn.Module or a `policy_factory`, and not {shown(policy)}"
         )
@@ -330,8 +333,8 @@ def _check_kwargs(kwargs: Sequence[Any], envs: Sequence[Any]) -> None:
             raise JobInvalid("env: a VectorEnv or EnvBase object has its arguments already; remove `env_kwargs`")
 
 
-def _devices(keywords: Keywords, workers: int, name: str) -> list[torch.device | None]:
-    value = keywords[name] if keywords["cluster"] is None else None  # pods may have devices that this machine lacks
+def _devices(options: Options, workers: int, name: str) -> list[torch.device | None]:
+    value = options[name] if options["cluster"] is None else None  # pods may have devices that this machine lacks
     return [None if each is None else device_of(each, name) for each in for_each(value, workers, name)]
 
 

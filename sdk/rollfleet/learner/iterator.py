@@ -12,8 +12,9 @@ from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.learner.background_fill import BackgroundFill, SampleRatio
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.gathering import Gatherer
+from rollfleet.learner.keywords import MANUAL
 from rollfleet.learner.next_batch import NextBatch
-from rollfleet.learner.options import MANUAL, LearnerOptions
+from rollfleet.learner.options import Options
 from rollfleet.learner.public_calls import PublicCalls
 from rollfleet.learner.run_state import checked
 from rollfleet.learner.tally import Tally
@@ -42,16 +43,18 @@ class BatchIterator(IterableDataset[Any]):
     __reduce__ = refuse_copy
 
     def __init__(
-        self, transport: Transport, job: CollectorJob, policy: Any, options: LearnerOptions, *, acts: bool = False
+        self, transport: Transport, job: CollectorJob, policy: Any, options: Options, *, acts: bool = False
     ) -> None:
         self._transport = transport
         self._calls = PublicCalls(self, transport, job.key)
         self._tally = Tally(frames=transport.resumed.frames, batches=transport.resumed.batches)
-        scheme = options.weight_scheme or scheme_of(job.spec.weights)
+        scheme = options["weight_scheme"] or scheme_of(job.spec.weights)
         self._weights = Broadcaster(transport, policy, job.spec.collect.non_finite, scheme=scheme, acts=acts)
-        self._gatherer = Gatherer(transport, job, self._weights, self._tally, manual=options.acknowledge == MANUAL)
+        self._gatherer = Gatherer(
+            transport, job, self._weights, self._tally, manual=options.values.get("acknowledge") == MANUAL
+        )
         self._director, self._membership = self._gatherer.director, Membership(transport)
-        self._buffer = options.replay_buffer
+        self._buffer = options["replay_buffer"]
         self._next_batch = NextBatch(self._weights, self._gatherer, job.spec.collect, options)
 
     def __repr__(self) -> str:

@@ -1,16 +1,20 @@
-"""Keywords of public calls: what each is about, which of them the caller gave, and hints for unknown names."""
+"""Keywords of public calls: what each is about, and hints for unknown names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
-from inspect import Parameter, signature
-from typing import Any, Final, ParamSpec, Self, TypeVar
+from functools import partial, wraps
+from inspect import signature
+from typing import Any, Final, ParamSpec, TypeVar
 
-from rollfleet.arguments import plain, shown
+from rollfleet.arguments import shown, true_or_false, whole_number
+from rollfleet.cluster.settings import Cluster
 from rollfleet.errors import JobInvalid
 from rollfleet.processes.settings import Processes
-from rollfleet_api.job import CollectSpec
+from rollfleet.system.devices import device_of
+from rollfleet_api.job import MAX_WORKERS, CollectSpec
 from rollfleet_api.wording import nearest
+
+AUTO, MANUAL = "auto", "manual"  # values of `acknowledge`
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -18,21 +22,40 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Keyword:
-    """What a keyword of `rollfleet.Collector`, or of its `processes`, is about.
+    """What a keyword of `rollfleet.Collector`, of its `processes`, of `Collector.over` or of `connect` is about.
 
     Attributes:
         field: The field of a job's spec that it sets, in the words of YAML; empty: only Python can express its value.
         mode: The mode that it has a meaning in; empty: both.
         needs: "workers": it has no meaning in the learner's own process. "machine": nor in pods. Empty: it always has.
+        read: Checks a value, for a name in messages, and returns it in the type that the code takes. None: the job's
+            model does, or who uses the value.
     """
 
     field: str = ""
     mode: str = ""
     needs: str = ""
+    read: Callable[[Any, str], Any] | None = None
+
+
+def _must(fits: Callable[[Any], bool], message: str) -> Callable[[Any, str], Any]:
+    """Return a `Keyword.read` that takes what fits; `{}` in its message is the value."""
+
+    def read(value: Any, name: str) -> Any:
+        if not fits(value):
+            raise JobInvalid(f"`{name}` {message.format(shown(value))}")
+        return value
+
+    return read
+
+
+def _has(*methods: str) -> Callable[[Any], bool]:
+    return lambda value: all(callable(getattr(value, method, None)) for method in methods)
 
 
 KEYWORDS: Final = {name: Keyword(f"collect.{field.alias}") for name, field in CollectSpec.model_fields.items()} | {
-    "workers": Keyword("workers"),
+    # Fields of other parts of a job
+    "workers": Keyword("workers", read=partial(whole_number, most=MAX_WORKERS)),
     "mode": Keyword("mode"),
     "num_envs": Keyword("env.numEnvs"),
     "vectorization": Keyword("env.vectorization"),
@@ -45,18 +68,35 @@ KEYWORDS: Final = {name: Keyword(f"collect.{field.alias}") for name, field in Co
     "suspect_after_s": Keyword("failure.suspectAfterSeconds", needs="workers"),
     "max_batches_ahead": Keyword("delivery.maxBatchesAhead", mode="async", needs="workers"),
     "evaluation": Keyword("evaluation"),
+    # The learner
+    "postproc": Keyword(read=_must(callable, "must be callable; {} is not")),
+    "replay_buffer": Keyword(read=_must(_has("extend"), "needs a method extend(frames); {} has none")),
+    "weight_scheme": Keyword(
+        read=_must(_has("select", "layout"), "needs the methods of rollfleet.schemes.WeightScheme; {} lacks them")
+    ),
+    "acknowledge": Keyword(
+        read=_must(lambda value: type(value) is str and value in (AUTO, MANUAL), "is one of 'auto', 'manual', not {}")
+    ),
+    "device": Keyword(read=device_of),
+    "no_cuda_sync": Keyword(read=true_or_false),
+    # Worker processes, and pods
+    "cluster": Keyword(
+        needs="workers",
+        read=_must(lambda value: isinstance(value, Cluster), "is a rollfleet.Cluster(namespace=...), not {}"),
+    ),
+    "processes": Keyword(
+        read=_must(lambda value: isinstance(value, Processes), "is a rollfleet.Processes(...), not {}")
+    ),
     "max_restarts_per_worker": Keyword(needs="workers"),
-    "cluster": Keyword(needs="workers"),
     "start_method": Keyword(needs="machine"),
     "quiet": Keyword(needs="machine"),
     "close_timeout_s": Keyword(needs="machine"),
 }
-"""All keywords but those that only Python can express, and that have a meaning beside all others."""
+"""All keywords but those of objects, such as `env_kwargs`, whose values `learner.construction` checks."""
 
 PLACES: Final = {name: each.field for name, each in KEYWORDS.items() if each.field}
 """The field of a job's spec that each keyword sets."""
 
-_OF_PROCESSES: Final = tuple(Processes.__dataclass_fields__)
 _ELSEWHERE: Final = {
     "create_env_fn": "did you mean `env`?",
     "exploration_type": "did you mean `exploration`?",
@@ -71,51 +111,6 @@ _ELSEWHERE: Final = {
     "wrappers": "wrap the environment in a function, and pass that as `env`",
 }
 """Hints for names whose nearest keyword means something else."""
-
-
-@dataclass(frozen=True, slots=True)
-class Keywords:
-    """The keywords of one call of `rollfleet.Collector`, those of `processes` among them.
-
-    Attributes:
-        values: The value of each keyword. A number of NumPy's is Python's. None and -1 are 0 where 0 means "no limit":
-            for keywords that are a number by default, and may be None.
-        given: The keywords whose value is not their default.
-    """
-
-    values: Mapping[str, Any]
-    given: frozenset[str]
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any], function: Callable[..., object]) -> Self:
-        """Make the keywords of a call of the function from those that are given; the others have their defaults.
-
-        Raises:
-            JobInvalid: `processes` is not a `Processes`.
-        """
-        processes = given.get("processes")
-        if processes is not None and not isinstance(processes, Processes):
-            raise JobInvalid(f"`processes` is a rollfleet.Processes(...), not {shown(processes)}")
-        defaults = {name: getattr(_DEFAULTS, name) for name in _OF_PROCESSES}
-        values = {name: plain(getattr(processes or _DEFAULTS, name)) for name in _OF_PROCESSES}
-        for name, each in signature(function).parameters.items():
-            if each.kind is Parameter.KEYWORD_ONLY and name != "processes":
-                defaults[name], values[name] = each.default, plain(given.get(name, each.default))
-                is_limit = each.annotation == int | None and each.default is not None
-                if is_limit and (values[name] is None or _same(values[name], -1)):
-                    values[name] = 0
-        return cls(values, frozenset(name for name, value in values.items() if not _same(value, defaults[name])))
-
-    def __getitem__(self, name: str) -> Any:
-        """Return the value of a keyword."""
-        return self.values[name]
-
-
-_DEFAULTS: Final = Processes()
-
-
-def _same(value: object, default: object) -> bool:
-    return value is default or (type(value) is type(default) and value == default)
 
 
 def hints_names(caller: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -139,7 +134,7 @@ def hints_names(caller: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 def _hint(name: str, names: list[str]) -> str:
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
-    if "processes" in names and name in _OF_PROCESSES:
+    if "processes" in names and name in Processes.__dataclass_fields__:
         return f"write `processes=rollfleet.Processes({name}=...)`"
     if name in PLACES:
         return f"the job sets it: `spec.{PLACES[name]}`"

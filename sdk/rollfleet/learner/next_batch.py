@@ -8,7 +8,7 @@ from rollfleet.data.splitting import frames_of, rows_for
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.gathering import Gatherer
-from rollfleet.learner.options import LearnerOptions
+from rollfleet.learner.options import Options
 from rollfleet.transports.learner_side import Arrival
 from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet_api.collection import CollectSpec, TrajFormat
@@ -24,11 +24,11 @@ RAISED_STOP: Final = "an environment, the policy, `postproc`, the buffer or your
 class NextBatch:
     """Makes the value of the next iteration."""
 
-    def __init__(self, weights: Broadcaster, gatherer: Gatherer, collect: CollectSpec, options: LearnerOptions) -> None:
+    def __init__(self, weights: Broadcaster, gatherer: Gatherer, collect: CollectSpec, options: Options) -> None:
         self._weights, self._gatherer = weights, gatherer
         self._cat_results, self._memory = collect.cat_results, BufferPool(IDLE_BUFFERS)
-        self._postproc = options.postproc
-        self._buffer = options.replay_buffer
+        self._postproc = options["postproc"]
+        self._buffer = options["replay_buffer"]
         steps = {
             frames_of: collect.traj_format is TrajFormat.CAT,
             self._process: self._postproc is not None,

@@ -19,7 +19,7 @@ from rollfleet.cluster.sources import Named, Sources
 from rollfleet.cluster.submission import Submission
 from rollfleet.errors import JobInvalid, PolicyInvalid
 from rollfleet.learner.job_keywords import job_of
-from rollfleet.learner.keywords import Keywords
+from rollfleet.learner.options import Options
 from rollfleet.nats.job_source import read_job
 from rollfleet.nats.opening import open_through
 from rollfleet.nats.transport import NatsTransport
@@ -39,42 +39,42 @@ _ENTRYPOINTS: Final = "rollfleet.learner.worker_entrypoints"
 _SPACES: Final = ("observation_space", "action_space")
 
 
-def on_cluster(values: Mapping[str, Any], env: Any, policy: Any, keywords: Keywords) -> tuple[CollectorJob, Sources]:
+def on_cluster(values: Mapping[str, Any], env: Any, policy: Any, options: Options) -> tuple[CollectorJob, Sources]:
     """Return a job whose workers run in pods, and the source that they need. Its namespace is not set.
 
     Args:
         values: Values of the keywords that are fields of a job.
         env: The environment, as the collector takes it.
         policy: The policy, too.
-        keywords: The collector's keywords.
+        options: The collector's options.
 
     Raises:
         JobInvalid: Workers could not import a value, or there is no field for it. The message shows what to write.
     """
-    sources, cluster = Sources(), keywords["cluster"]
+    sources, cluster = Sources(), options["cluster"]
     spec = cluster.spec() | {"collect": {}, "failure": {}}
-    spec["env"] = _env(env, keywords["env_kwargs"], values["workers"], sources)
-    spec["policy"] = _policy(policy, keywords["policy_factory"], sources)
+    spec["env"] = _env(env, options["env_kwargs"], values["workers"], sources)
+    spec["policy"] = _policy(policy, options["policy_factory"], sources)
     for part in ("env", "policy"):
-        device = keywords[f"{part}_device"]
+        device = options[f"{part}_device"]
         if isinstance(device, list | tuple):
             raise JobInvalid(f"`{part}_device`: all pods of a job are alike; write one device for all workers")
         if device is not None:
             spec[part]["device"] = str(device)
     for name in HOOKS:
-        if callable(hook := keywords[name]):
+        if callable(hook := options[name]):
             named = sources.name(hook, name)
             if named.kwargs:
                 raise JobInvalid(f"`{name}`: a job names a function; write one without arguments of its own")
             spec["collect"][to_camel(name)] = named.entrypoint
         elif hook:
             sources.keep(hook.partition(":")[0])
-    if (scheme := keywords["weight_scheme"]) is not None:
+    if (scheme := options["weight_scheme"]) is not None:
         spec["weights"] = _scheme(scheme, sources)
     if cluster.learner_timeout_s:
         spec["failure"]["learnerTimeoutSeconds"] = cluster.learner_timeout_s
-    if keywords["max_restarts_per_worker"] is not None:
-        spec["failure"]["maxRestartsPerWorker"] = keywords["max_restarts_per_worker"]
+    if options["max_restarts_per_worker"] is not None:
+        spec["failure"]["maxRestartsPerWorker"] = options["max_restarts_per_worker"]
     if not cluster.keep:
         spec["ttlSecondsAfterFinished"] = TTL_S
     name = cluster.name or _new_name(env)

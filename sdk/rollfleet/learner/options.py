@@ -1,21 +1,14 @@
-"""Options of a learner that only Python can express, and checks of keywords against each other."""
+"""The options of a collector, of any of its three constructors, and checks of options against each other."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from inspect import Parameter, signature
+from typing import Any, Final, Protocol, Self
 
-from rollfleet.arguments import shown, true_or_false, whole_number
-from rollfleet.cluster.settings import Cluster
+from rollfleet.arguments import plain
 from rollfleet.errors import JobInvalid
-from rollfleet.learner.keywords import KEYWORDS, Keywords
-from rollfleet_api.job import MAX_WORKERS
-
-if TYPE_CHECKING:
-    from tensordict import TensorDict
-
-    from rollfleet.schemes import WeightScheme
-
-AUTO, MANUAL = "auto", "manual"  # values of `acknowledge`
+from rollfleet.learner.keywords import KEYWORDS, MANUAL
+from rollfleet.processes.settings import Processes
 
 
 class Extends(Protocol):
@@ -25,67 +18,72 @@ class Extends(Protocol):
         """Store the frames of a batch, TensorDict `[frames]`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnerOptions:
-    """What the learner does with batches and weights, on every transport.
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The keywords of a call of `rollfleet.Collector`, `Collector.over` or `connect`, those of `processes` among them.
 
     Attributes:
-        postproc: A function of each batch; its result is yielded. None: the batch itself.
-        replay_buffer: The buffer that stores batches; the iterator then yields None. None: no buffer.
-        weight_scheme: Which weights travel, and in which form. None: the scheme that the job names.
-        acknowledge: "auto": a batch is acknowledged once it is yielded. "manual": once the learner calls `ack()`.
-
-    Raises:
-        JobInvalid: A value cannot be used. The message names the keyword.
+        values: The value of each keyword of the call. A number of NumPy's is Python's. None and -1 are 0 where 0 means
+            "no limit": for keywords that are a number by default, and may be None.
+        given: The keywords whose value is not their default.
     """
 
-    postproc: "Callable[[TensorDict], Any] | None" = None
-    replay_buffer: Extends | None = None
-    weight_scheme: "WeightScheme | None" = None
-    acknowledge: str = AUTO
+    values: Mapping[str, Any]
+    given: frozenset[str]
 
-    def __post_init__(self) -> None:
-        """Check the values."""
-        scheme = self.weight_scheme
-        if scheme is not None and not all(callable(getattr(scheme, name, None)) for name in ("select", "layout")):
-            raise JobInvalid(
-                f"`weight_scheme` needs the methods of rollfleet.schemes.WeightScheme; {shown(scheme)} lacks them"
-            )
-        buffer = self.replay_buffer
-        if buffer is not None and not callable(getattr(buffer, "extend", None)):
-            raise JobInvalid(f"`replay_buffer` needs a method extend(frames); {shown(buffer)} has none")
-        if not isinstance(self.acknowledge, str) or self.acknowledge not in (AUTO, MANUAL):
-            raise JobInvalid(f"`acknowledge` is one of {AUTO!r}, {MANUAL!r}, not {shown(self.acknowledge)}")
-        if self.acknowledge == MANUAL and buffer is not None:
+    @classmethod
+    def of(cls, given: Mapping[str, Any], function: Callable[..., object]) -> Self:
+        """Make the options of a call of the function from keywords that are given; the others have their defaults.
+
+        Raises:
+            JobInvalid: A value cannot be used. The message names the keyword.
+        """
+        parameters = signature(function).parameters.items()
+        defaults = {name: each.default for name, each in parameters if each.kind is Parameter.KEYWORD_ONLY}
+        values = {name: _read(given.get(name, default), name, default) for name, default in defaults.items()}
+        for name, each in parameters:
+            is_limit = each.annotation == int | None and each.default is not None
+            if is_limit and (values[name] is None or _same(values[name], -1)):
+                values[name] = 0
+        if "processes" in defaults:
+            processes = values.pop("processes") or _PROCESSES
+            for name in Processes.__dataclass_fields__:
+                defaults[name], values[name] = getattr(_PROCESSES, name), plain(getattr(processes, name))
+        options = cls(values, frozenset(name for name in values if not _same(values[name], defaults[name])))
+        if values.get("acknowledge") == MANUAL and values["replay_buffer"] is not None:
             raise JobInvalid(
                 "`replay_buffer` stores each batch before the next one comes; remove `acknowledge`, or extend the "
                 "buffer in your own loop"
             )
-        if self.postproc is not None and not callable(self.postproc):
-            raise JobInvalid(f"`postproc` must be callable; {shown(self.postproc)} is not")
+        devices = [name for name in ("device", "env_device") if name in values]
+        if values.get("no_cuda_sync") and not options.given.intersection(devices):
+            raise JobInvalid(
+                f"`no_cuda_sync` needs {' or '.join(f'`{name}`' for name in devices)}: it is about copies to a device; "
+                "name a device, or remove it"
+            )
+        return options
 
-    @classmethod
-    def of(cls, keywords: Keywords) -> "LearnerOptions":
-        """Take the learner's options from the keywords of a call."""
-        return cls(**{name: keywords[name] for name in ("postproc", "replay_buffer", "weight_scheme")})
+    def __getitem__(self, name: str) -> Any:
+        """Return the value of a keyword."""
+        return self.values[name]
 
 
-def check(keywords: Keywords) -> None:
-    """Check the keywords that no field of a job checks, and that those given have a meaning beside each other.
+_PROCESSES: Final = Processes()
+
+
+def check_place(options: Options) -> None:
+    """Check that the options of a `rollfleet.Collector` have a meaning where it collects.
 
     Raises:
-        JobInvalid: A value cannot be used, or a keyword has no meaning. The message names it, and what to write.
+        JobInvalid: One has none. The message names it, and what to write.
     """
-    workers, given = whole_number(keywords["workers"], "workers", most=MAX_WORKERS), keywords.given
-    mode, cluster = str(keywords["mode"]).lower(), keywords["cluster"]
-    if cluster is not None and not isinstance(cluster, Cluster):
-        raise JobInvalid(f"`cluster` is a rollfleet.Cluster(namespace=...), not {shown(cluster)}")
+    mode, given = str(options["mode"]).lower(), options.given
     about = {name: each for name, each in KEYWORDS.items() if name in given}
-    if not workers:
+    if not options["workers"]:
         for name, each in about.items():
             if each.needs:
                 raise JobInvalid(f"`{name}` needs worker processes; write `workers=1` or more, or remove it")
-        if isinstance(keywords["evaluation"], Mapping) and "workers" in keywords["evaluation"]:
+        if isinstance(options["evaluation"], Mapping) and "workers" in options["evaluation"]:
             raise JobInvalid(
                 "`evaluation`: its `workers` are processes, and this collector has none; write `workers=1` or more "
                 "beside it, or remove the entry"
@@ -93,11 +91,16 @@ def check(keywords: Keywords) -> None:
         if mode == "async":
             raise JobInvalid("mode 'async' needs worker processes; write `workers=1` or more, or remove `mode`")
     for name, each in about.items():
-        if each.needs == "machine" and cluster is not None:
+        if each.needs == "machine" and options["cluster"] is not None:
             raise JobInvalid(f"`{name}` is about processes of this machine; remove it, or remove `cluster`")
         if each.mode and mode in ("sync", "async") and mode != each.mode:
             raise JobInvalid(f"`{name}` has no effect in mode '{mode}'; write `mode='{each.mode}'`, or remove it")
-    if true_or_false(keywords["no_cuda_sync"], "no_cuda_sync") and not given & {"device", "env_device"}:
-        raise JobInvalid(
-            "`no_cuda_sync` needs `device` or `env_device`: it is about copies to them; name a device, or remove it"
-        )
+
+
+def _read(value: Any, name: str, default: Any) -> Any:
+    read, value = KEYWORDS[name].read if name in KEYWORDS else None, plain(value)
+    return value if read is None or (value is None and default is None) else read(value, name)
+
+
+def _same(value: object, default: object) -> bool:
+    return value is default or (type(value) is type(default) and value == default)
