@@ -30,8 +30,7 @@ class JobWatch:
         self._rate = FrameRate(window_s=5.0)
 
     def listen(self, link: Link) -> None:
-        """Receive heartbeats from now on, over a connection that may subscribe to them."""
-        link.follow(self.job)
+        """Receive heartbeats from now on, over a connection of the job's owner."""
         link.call(self._subscribe(link))
         link.on_reconnect(self._forget_missed)
         link.begin(self._count_beats(link))

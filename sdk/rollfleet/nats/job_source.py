@@ -105,6 +105,7 @@ class JobOwner:
 
     def __init__(self, link: Link, job: CollectorJob) -> None:
         self._link, self._data = link, published_bytes(job, counts=True)
+        link.follow(job)
 
     async def start(self) -> None:
         """Answer from now on."""
