@@ -165,7 +165,9 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, default=1_000_000, help="float32")
     parser.add_argument("--compression", default="Auto", help="`delivery.compression` of the job")
     parser.add_argument("--ranks", type=int, default=1, help="processes of the learner, in mode Async")
-    parser.add_argument("--gbit", type=float, default=0.0, help="a limit in Gbit/s to the server, and one from it")
+    of_its_own = "it shapes the loopback, so as root: unshare --net sh -c 'ip link set lo up; python -P ... --gbit 1'"
+    gbit_help = f"a limit in Gbit/s to the server, and one from it; {of_its_own}"
+    parser.add_argument("--gbit", type=float, default=0.0, help=gbit_help)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--quick", action="store_true", help="four workers, two seconds")
     options = parser.parse_args()
