@@ -59,6 +59,11 @@ class WorkerState(StrEnum):
     LEFT = "Left"
     FAILED = "Failed"
 
+    @property
+    def ended(self) -> bool:
+        """Whether a worker in this state has ended."""
+        return self in (WorkerState.COMPLETE, WorkerState.LEFT, WorkerState.FAILED)
+
 
 @message
 class Call:

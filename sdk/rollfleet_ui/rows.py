@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from rollfleet_api.diagnosis import Diagnosis
 from rollfleet_api.frame_rate import STALE_S
-from rollfleet_api.messages import WorkerState, WorkerStatus
+from rollfleet_api.messages import WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
 from rollfleet_api.state.problems import last_crash
@@ -18,7 +18,6 @@ from rollfleet_api.views import JobView
 from rollfleet_ui.model import JobRow, WorkerRow
 
 SKETCH_POINTS = 30
-_LAST_STATES = (WorkerState.COMPLETE, WorkerState.LEFT, WorkerState.FAILED)
 
 
 def job_row(job: JobView, diagnosis: Diagnosis, returns: Sequence[float] = ()) -> JobRow:
@@ -67,7 +66,7 @@ def _worker(
     state, silent = _pod_state(pod), beat is not None and abs(snapshot.now_s - beat.time_s) >= FRESH_S
     if not state:
         state = "Silent" if silent else str(beat.state) if beat and current else "Starting"
-    elif state == "Ended" and beat and current and beat.state in _LAST_STATES:  # the worker knows why it ended
+    elif state == "Ended" and beat and current and beat.state.ended:  # the worker knows why it ended
         state = str(beat.state)
     return row.model_copy(
         update={

@@ -15,7 +15,6 @@ _SENTENCES: Final = (
     "The learner is the bottleneck: workers waited {} for it.",
     "The learner is the bottleneck: workers waited {} for weights.",
 )
-_GONE: Final = (WorkerState.LEFT, WorkerState.FAILED, WorkerState.COMPLETE)
 
 
 class Shares(NamedTuple):
@@ -110,7 +109,7 @@ class Waits:
         return max(learner.time_s - old.time_s, 0.0), max(learner.waited_s - old.waited_s, 0.0)
 
     def _of_workers(self, workers: Mapping[int, WorkerStatus]) -> tuple[float, float]:
-        present = {index: beat for index, beat in workers.items() if beat.state not in _GONE}
+        present = {index: beat for index, beat in workers.items() if not beat.state.ended}
         before, self._workers = self._workers, {}
         for_learner = for_weights = 0.0
         for index, beat in present.items():

@@ -14,6 +14,7 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.pods import MOST_TEXT, Crash, Pod
 from rollfleet_api.state.problems import Problem
 from rollfleet_api.state.processes import Processes, Run
+from rollfleet_api.state.verdict import RESTART_S
 from rollfleet_ui.model import ObjectRow
 
 SIGNALLED: Final = 128
@@ -52,9 +53,11 @@ class RunProcesses:
         self._over_s = min(self._over_s, time.time())
 
     def crashes(self, name: str) -> int:
-        """Return the number of a process' ends that count as restarts."""
+        """Return the number of a process' ends that use up restarts now; see `verdict`."""
+        allowed = self._job.spec.failure.max_restarts_per_worker
+        earliest_s = time.time() - RESTART_S * allowed if allowed else 0.0
         found = self._processes.get(name)
-        return sum(pod.counts for pod in self._pods(found)) if found else 0
+        return sum(pod.counts and pod.crashed_s > earliest_s for pod in self._pods(found)) if found else 0
 
     def observed(self) -> Processes:
         """Return all processes as pods. A learner's own failure, unlike its death by a signal, is its run's."""

@@ -21,7 +21,6 @@ from rollfleet_api.messages import (
     LearnerPhase,
     LearnerStatus,
     Progress,
-    WorkerState,
     WorkerStatus,
     pack,
 )
@@ -32,7 +31,6 @@ from rollfleet_api.versions import count_of, session_at
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
-ENDED = (WorkerState.LEFT, WorkerState.COMPLETE, WorkerState.FAILED)
 LEARNER_S = 0.1  # for the learner that this one replaces to answer, at least
 COMPLETE_S = 0.02  # between two looks whether all workers know that the job is complete
 QUIET_S, JOIN_S = 0.25, 2.0  # a learner that joins waits until no process has answered for this long; at most
@@ -148,14 +146,14 @@ class LearnerHeartbeats:
 
     def _is_complete(self, worker: int) -> bool:
         status = self.roster.statuses().get(worker)
-        return status is None or status.follows is None or status.follows.complete or status.state in ENDED
+        return status is None or status.follows is None or status.follows.complete or status.state.ended
 
     def forget_missed(self) -> None:
         """Forget missed heartbeats: none could arrive for a while."""
         self.roster.forget_missed()
 
     def _hear(self, status: WorkerStatus) -> None:
-        if status.follows and status.state not in ENDED:
+        if status.follows and not status.state.ended:
             self._followed = max(self._followed, status.follows, key=_order)
         if not self.session:
             self.numbering.learn(status)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rollfleet.transports.workload import Workload
 
 LONGEST_STACK_BYTES = 8000
-_LAST_STATES = (WorkerState.COMPLETE, WorkerState.LEFT, WorkerState.FAILED)
 
 
 class WorkerHandle:
@@ -79,7 +78,7 @@ class WorkerHandle:
     @property
     def ended_well(self) -> bool:
         """Whether its last report was a final one: complete, left or failed."""
-        return self.status is not None and self.status.state in _LAST_STATES
+        return self.status is not None and self.status.state.ended
 
     @property
     def in_step_s(self) -> float:

@@ -12,7 +12,6 @@ from rollfleet_api.state.problems import Problem
 from rollfleet_api.state.processes import Heartbeats, Processes
 from rollfleet_api.state.verdict import Stage, Verdict
 
-_LAST_STATES: Final = (WorkerState.COMPLETE, WorkerState.LEFT, WorkerState.FAILED)
 FRESH_S: Final = 30.0
 """A worker without a heartbeat for this long is not ready. Heartbeats come once a second; clocks may differ by less."""
 
@@ -75,7 +74,7 @@ class Snapshot:
         found, suspect_s = dict[int, str](), self.job.spec.failure.suspect_after_seconds
         answers = self.now_s - self.heartbeats.since_s >= FRESH_S
         for pod, beat in ((pod, self.heartbeats.workers.get(pod.index)) for pod in self.pods if pod.running):
-            if beat is None or beat.time_s < pod.created_s or beat.state in _LAST_STATES:
+            if beat is None or beat.time_s < pod.created_s or beat.state.ended:
                 continue
             silent_s = self.now_s - beat.time_s
             if answers and silent_s >= max(FRESH_S, suspect_s):

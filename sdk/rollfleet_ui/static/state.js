@@ -27,7 +27,7 @@ export function kindOfJob({ diagnosis }) {
 
 const WORKERS = {
   failed: /^Failed/,
-  trouble: /^(Silent|Restarting)|Error|BackOff/,
+  trouble: /^Silent|Error|BackOff/,
   running: /^(Collecting|Connected|Running|Waiting)/,
   suspended: /^Paused/,
   complete: /^Complete/,
