@@ -2,6 +2,5 @@
 
 The learner's side is `ProcessesTransport`: a `Supervisor` starts, watches and restarts processes, with a `WorkerHandle`
 for each incarnation. Instructions (`control_block`), weights and batches lie in shared memory; messages go over a
-socket. `launch` starts `worker_main`, the program of a worker process. Evaluation workers have a `Supervisor` of their
-own. `inline` needs no process at all.
+socket. `launch` starts `worker_main`, the program of a worker process. `inline` needs no process at all.
 """

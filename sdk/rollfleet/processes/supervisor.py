@@ -1,4 +1,4 @@
-"""The worker processes of one learner: started, heard, restarted, ended. Threads may share it."""
+"""The worker processes of one learner, of both roles: started, heard, restarted, ended. Threads may share it."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ from rollfleet.processes.launch import StartMethod
 from rollfleet.processes.messages import BatchReady
 from rollfleet.processes.pickled_workload import pickle_workload
 from rollfleet.processes.weights import SharedWeights
-from rollfleet.processes.worker_handle import WorkerHandle
+from rollfleet.processes.worker_handle import Seat, WorkerHandle
 from rollfleet.schemes import Layout
 from rollfleet.system.child_processes import describe_exit, signal_group, terminate
 from rollfleet.system.cpus import available_cpus
@@ -29,42 +29,35 @@ from rollfleet.transports.evaluation_log import EvaluationLog
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import State
 from rollfleet_api.messages import Answer, Call, Control, Evaluation, WorkerState, WorkerStatus
+from rollfleet_api.permissions import Role
 
 log = logging.getLogger(__name__)
 
 TERMINATE_GRACE_S = 1.0
+RESTARTS_OF_EVALUATION = 10  # of one evaluation worker; then it evaluates no more
 EXIT_S = 5.0  # between the end of a connection and the end of its process
 
 
 class Supervisor:
     """Owns the worker processes, and all memory that they share with the learner.
 
-    Each may be restarted `max_restarts` times. Faults of evaluation workers are logged, and never reach the learner's
-    loop.
+    Each may be restarted `max_restarts` times, an evaluation worker `RESTARTS_OF_EVALUATION` times, whose faults are
+    logged, and never reach the learner's loop.
 
     A transport's finalizer closes it, so it must not refer to the transport.
 
     Attributes:
         members: Indices of the workers that were started and not removed; another object after each change.
-        handles: The newest incarnation of each worker that has not ended, by index.
-        statuses: The last status that each worker reported, by index.
+        handles: The newest incarnation of each worker, of both roles, that has not ended.
+        statuses: The last status that each worker reported, by index; not of evaluation workers.
         evaluations: The results of evaluation workers.
         ready_batches: Batches that wait for the learner, in the order of their messages.
         fault: The first error of a worker that is not restarted; None: none.
     """
 
-    def __init__(
-        self,
-        workload: Workload,
-        method: StartMethod,
-        *,
-        max_restarts: int,
-        quiet: bool,
-        evaluation: bool = False,
-    ) -> None:
+    def __init__(self, workload: Workload, method: StartMethod, *, max_restarts: int, quiet: bool) -> None:
         spec = workload.job.spec
         self._workload, self._method, self._max_restarts = workload, method, max_restarts
-        self._evaluation = evaluation
         self._pid = os.getpid()
         self._shared_weights = SharedWeights()
         self._pickled_workload = _pickled_workload(workload) if method == "spawn" else None
@@ -73,7 +66,6 @@ class Supervisor:
             # A fork has none of torch's threads, and would wait for them.
             "threads": max(1, available_cpus() // spec.workers) if method == "spawn" else 1,
             "quiet": quiet,
-            "evaluation": evaluation,
             "weights": self._shared_weights.shared_memory.fileno(),
             "pickled_workload": self._pickled_workload.fileno() if self._pickled_workload else -1,
         }
@@ -86,7 +78,7 @@ class Supervisor:
         self._started = 0
         self._closed = False
         self.members = frozenset[int]()
-        self.handles: dict[int, WorkerHandle] = {}
+        self.handles: dict[Seat, WorkerHandle] = {}
         self.statuses: dict[int, WorkerStatus] = {}
         self.evaluations = EvaluationLog()
         self.ready_batches: deque[tuple[WorkerHandle, BatchReady]] = deque()
@@ -104,9 +96,15 @@ class Supervisor:
             indices = list(range(self._started, self._started + count))
             self._started += count
             for index in indices:
-                self._start(index, 0, Instructions(control=self._control, weights=self._newest))
+                self._start(Seat(Role.WORKER, index), 0, Instructions(control=self._control, weights=self._newest))
             self.members |= {*indices}
             return indices
+
+    def add_evaluation(self, count: int) -> None:
+        """Start this many evaluation workers."""
+        with self._changing:
+            for index in range(count):
+                self._start(Seat(Role.EVALUATION, index), 0, Instructions(control=self._control))
 
     def remove(self, workers: Collection[int]) -> None:
         """Make these workers leave.
@@ -119,8 +117,13 @@ class Supervisor:
                 raise JobInvalid(f"there are no workers {sorted(unknown)}; there are {sorted(self.members)}")
             self.members -= {*workers}
             for index in workers:
-                self.handles[index].leaving = True
-                self.handles[index].instruct(leave=True)
+                handle = self.handles[Seat(Role.WORKER, index)]
+                handle.leaving = True
+                handle.instruct(leave=True)
+
+    def running(self) -> list[WorkerHandle]:
+        """Return the workers that have not ended, without evaluation workers. On any thread."""
+        return [handle for handle in list(self.handles.values()) if handle.seat.role is Role.WORKER]
 
     def control(self, control: Control) -> None:
         """Send control to all workers, including those that start later."""
@@ -130,23 +133,32 @@ class Supervisor:
                 handle.instruct(control=control)
 
     def send_weights(
-        self, version: int, layout: Layout, models: Mapping[str, State], workers: frozenset[int] | None
+        self,
+        version: int,
+        layout: Layout,
+        models: Mapping[str, State],
+        workers: frozenset[int] | None,
+        evaluator: int | None = None,
     ) -> None:
-        """Put a version into shared memory for these workers; None: for all."""
+        """Put a version into shared memory for these workers (None: for all), and for one evaluation worker."""
         with self._changing:
             instructed = [handle.instructions.weights for handle in list(self.handles.values())]
             in_use = {location.data_at for location in (*instructed, self._newest) if location}
             location = self._shared_weights.put(version, layout, models, in_use)
             if workers is None:
                 self._newest = location
-            for index, handle in list(self.handles.items()):
-                if workers is None or index in workers:
+            for handle in list(self.handles.values()):
+                if handle.seat.role is Role.EVALUATION:
+                    wanted = handle.index == evaluator
+                else:
+                    wanted = workers is None or handle.index in workers
+                if wanted:
                     handle.instruct(weights=location)
 
     def take(self, worker: int, incarnation: int, sequence: int) -> None:
         """Count a worker's batches up to this one as taken."""
         with self._changing:
-            handle = self.handles.get(worker)
+            handle = self.handles.get(Seat(Role.WORKER, worker))
             if handle is not None and handle.incarnation == incarnation:
                 handle.instruct(taken=max(handle.instructions.taken, sequence + 1))
 
@@ -203,9 +215,9 @@ class Supervisor:
 
     # --- inside ---
 
-    def _start(self, index: int, incarnation: int, instructions: Instructions) -> None:
-        handle = WorkerHandle(self._method, index, incarnation, instructions, self._settings, self._workload)
-        self.handles[index] = handle
+    def _start(self, seat: Seat, incarnation: int, instructions: Instructions) -> None:
+        handle = WorkerHandle(self._method, seat, incarnation, instructions, self._settings, self._workload)
+        self.handles[seat] = handle
         self._selector.register(handle.connection, selectors.EVENT_READ, partial(self._receive, handle))
 
     def _receive(self, handle: WorkerHandle) -> None:
@@ -222,13 +234,14 @@ class Supervisor:
                         with suppress(InvalidStateError):  # another thread has given up meanwhile
                             answered.set_result(message)
                 else:
-                    self.statuses[handle.index] = message
+                    if handle.seat.role is Role.WORKER:
+                        self.statuses[handle.index] = message
                     self._check_failure(handle, message)
         except MessageCorrupt as error:
-            self._fail(error)
+            self._fail(handle, error)
 
     def _instruct(self, worker: int, call: Call | None) -> None:
-        if handle := self.handles.get(worker):
+        if handle := self.handles.get(Seat(Role.WORKER, worker)):
             handle.instruct(call=call)
 
     def _on_hang_up(self, handle: WorkerHandle) -> None:
@@ -241,7 +254,7 @@ class Supervisor:
         crash = handle.crash()
         self._selector.unregister(handle.connection)
         handle.close()
-        del self.handles[handle.index]
+        del self.handles[handle.seat]
         failed = not handle.ended_well or (handle.status is not None and handle.status.state is WorkerState.FAILED)
         if handle.leaving:
             self.statuses.pop(handle.index, None)
@@ -249,20 +262,21 @@ class Supervisor:
             return
         if self._may_restart(handle):
             instructions = replace(handle.instructions, control=self._control, taken=0)
-            self._start(handle.index, handle.incarnation + 1, instructions)
+            self._start(handle.seat, handle.incarnation + 1, instructions)
         elif not handle.ended_well:
             ended = describe_exit(code) if code is not None else "it closed its connection"
-            self._fail(WorkerFailed(handle.index, f"{ended}\n{crash}" if crash else ended))
+            self._fail(handle, WorkerFailed(handle.index, f"{ended}\n{crash}" if crash else ended))
 
     def _check_failure(self, handle: WorkerHandle, status: WorkerStatus) -> None:
         if status.state is WorkerState.FAILED and not handle.leaving and not self._may_restart(handle):
-            self._fail(WorkerFailed(handle.index, status.error or "no reason given"))
+            self._fail(handle, WorkerFailed(handle.index, status.error or "no reason given"))
 
     def _may_restart(self, handle: WorkerHandle) -> bool:
-        return handle.incarnation < self._max_restarts and not (handle.status is not None and handle.status.fatal)
+        most = RESTARTS_OF_EVALUATION if handle.seat.role is Role.EVALUATION else self._max_restarts
+        return handle.incarnation < most and not (handle.status is not None and handle.status.fatal)
 
-    def _fail(self, error: BaseException) -> None:
-        if self._evaluation:
+    def _fail(self, handle: WorkerHandle, error: BaseException) -> None:
+        if handle.seat.role is Role.EVALUATION:
             log.warning("an evaluation worker gave up: %s", error)
         else:
             self.fault = self.fault or error
@@ -274,11 +288,10 @@ class Supervisor:
             self.listen(left_s)
         late = [handle for handle in self._ending if handle.process.wait(max(0.0, until - time.monotonic())) is None]
         late += list(self.handles.values())
-        if named := sorted(handle.index for handle in late if handle.status):  # the others have no environments yet
+        if named := sorted(str(handle.seat) for handle in late if handle.status):  # the others have no environments yet
             log.warning(
-                "workers %s have not closed their environments within %g s, and are killed; more time: "
-                "Processes(close_timeout_s=...)",
-                named,
+                "%s: environments not closed within %g s, and killed; more time: Processes(close_timeout_s=...)",
+                ", ".join(named),
                 leave_grace_s,
             )
         running = [handle.process for handle in late]

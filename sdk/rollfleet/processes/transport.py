@@ -35,8 +35,6 @@ from rollfleet_api.messages import Answer, Call, Control, Evaluation, WorkerStat
 
 log = logging.getLogger(__name__)
 
-MAX_RESTARTS_OF_EVALUATION = 10  # of one evaluation worker; then it evaluates no more
-
 
 class ProcessesTransport(Transport):
     """See `Transport` and `Elastic`. Starts the job's workers at once, and ends them.
@@ -75,18 +73,12 @@ class ProcessesTransport(Transport):
         self._corrupt: dict[int, int] = {}
         self._warned: set[int] = set()  # workers whose long step has been logged
         self._supervisor = Supervisor(workload, start_method, max_restarts=max_restarts_per_worker, quiet=quiet)
-        self._evaluators: Supervisor | None = None
-        self._supervisors = [self._supervisor]
-        self._close = weakref.finalize(self, _close, self._supervisors, close_timeout_s)
+        self._close = weakref.finalize(self, self._supervisor.close, leave_grace_s=close_timeout_s)
         self._close.atexit = False  # atexit handlers run last-in first-out: this must run before multiprocessing's,
         atexit.register(self._close)  # which waits for its children
         try:
             if self._spec.evaluation:
-                self._evaluators = Supervisor(
-                    workload, start_method, max_restarts=MAX_RESTARTS_OF_EVALUATION, quiet=quiet, evaluation=True
-                )
-                self._supervisors.append(self._evaluators)
-                self._evaluators.add(self._spec.evaluation.workers)
+                self._supervisor.add_evaluation(self._spec.evaluation.workers)
             self._supervisor.add(self._spec.workers)
             import tensordict  # noqa: F401  # takes seconds, during which the workers start
         except BaseException:
@@ -101,16 +93,13 @@ class ProcessesTransport(Transport):
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
         """The evaluations so far, by version."""
-        if not self._evaluators:
-            return ()
-        self._evaluators.listen(0)
-        return self._evaluators.evaluations.all()
+        self._supervisor.listen(0)
+        return self._supervisor.evaluations.all()
 
     def control(self, control: Control) -> None:
         """See `Transport`."""
         self._check()
-        for supervisor in self._supervisors:
-            supervisor.control(control)
+        self._supervisor.control(control)
 
     def send_weights(
         self, version: int, layout: Layout, models: Mapping[str, State], *, workers: frozenset[int] | None = None
@@ -118,10 +107,7 @@ class ProcessesTransport(Transport):
         """See `Transport`."""
         self._check()
         evaluator = self._spec.evaluation.worker_of(version) if self._spec.evaluation and workers is None else None
-        if self._evaluators and evaluator is not None:
-            models = layout.states(layout.snapshot(models).data)  # one copy for both: another thread may train
-            self._evaluators.send_weights(version, layout, models, frozenset([evaluator]))
-        self._supervisor.send_weights(version, layout, models, workers)
+        self._supervisor.send_weights(version, layout, models, workers, evaluator)
 
     def receive(self, *, timeout_s: float) -> Arrival | None:
         """See `Transport`."""
@@ -152,9 +138,8 @@ class ProcessesTransport(Transport):
 
     def workers(self) -> Mapping[int, WorkerStatus]:
         """See `Transport`."""
-        for supervisor in self._supervisors:
-            supervisor.listen(0)
-        handles = dict(self._supervisor.handles)  # the background fill may change them meanwhile
+        self._supervisor.listen(0)
+        handles = {handle.index: handle for handle in self._supervisor.running()}
         return {
             index: replace(status, in_step_s=handles[index].in_step_s) if index in handles else status
             for index, status in dict(self._supervisor.statuses).items()
@@ -187,7 +172,7 @@ class ProcessesTransport(Transport):
         """See `Transport`. Returns when the workers have ended. The default is `close_timeout_s`."""
         atexit.unregister(self._close)
         self._close.detach()
-        _close(self._supervisors, self._close_timeout_s if timeout_s is None else timeout_s)
+        self._supervisor.close(leave_grace_s=self._close_timeout_s if timeout_s is None else timeout_s)
 
     def _check(self) -> None:
         self._supervisor.listen(0)
@@ -226,8 +211,3 @@ class ProcessesTransport(Transport):
             batch=batch,
             nbytes=ready.nbytes,
         )
-
-
-def _close(supervisors: list[Supervisor], leave_grace_s: float) -> None:
-    for supervisor in supervisors:
-        supervisor.close(leave_grace_s=leave_grace_s)

@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from rollfleet.processes.worker_main import WorkerArguments
 from rollfleet.system.child_processes import ChildProcess, close_in_children, outlives_children
 from rollfleet.system.shared_memory import SharedMemory
 from rollfleet_api.messages import WorkerState, WorkerStatus
+from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
     from rollfleet.transports.workload import Workload
@@ -24,10 +25,23 @@ if TYPE_CHECKING:
 LONGEST_STACK_BYTES = 8000
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The place of a worker: its role, and its index among the workers of this role."""
+
+    role: Role
+    index: int
+
+    def __str__(self) -> str:
+        """Return its name in messages."""
+        return f"{'evaluation ' * (self.role is Role.EVALUATION)}worker {self.index}"
+
+
 class WorkerHandle:
     """A started worker: its process, its instructions, its messages.
 
     Attributes:
+        seat: Its role, and its index among the workers of this role.
         incarnation: The worker's incarnation, from 0.
         connection: Non-blocking socket to the worker.
         status: The last status that it reported; None: none yet.
@@ -38,13 +52,13 @@ class WorkerHandle:
     def __init__(
         self,
         method: StartMethod,
-        index: int,
+        seat: Seat,
         incarnation: int,
         instructions: Instructions,
         settings: dict[str, Any],
         workload: "Workload | None",
     ) -> None:
-        self.index, self.incarnation = index, incarnation
+        self.seat, self.index, self.incarnation = seat, seat.index, incarnation
         self.status: WorkerStatus | None = None
         self.leaving = False
         self.instructions = instructions
@@ -59,7 +73,8 @@ class WorkerHandle:
         close_in_children(self.connection)
         try:
             arguments = WorkerArguments(
-                index=index,
+                index=seat.index,
+                evaluation=seat.role is Role.EVALUATION,
                 incarnation=incarnation,
                 parent=os.getpid() if outlives_children() else 0,
                 connection=theirs.fileno(),

@@ -193,7 +193,7 @@ def test_a_close_that_takes_longer_than_its_time_is_cut_with_a_warning(
         partial(Closes, 60.0, tmp_path / "closed"), workers=1, frames_per_batch=1, processes=places
     ) as frames:
         next(frames)
-    assert "workers [0] have not closed their environments within 0.2 s, and are killed" in caplog.text
+    assert "worker 0: environments not closed within 0.2 s, and killed" in caplog.text
 
 
 def test_workers_survive_the_end_of_a_fork_of_their_learner() -> None:

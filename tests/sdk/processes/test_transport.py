@@ -255,8 +255,8 @@ def restarting(start: Start, started: Started, monkeypatch: pytest.MonkeyPatch) 
     starting = threading.Event()
 
     class Slow(WorkerHandle):
-        def __init__(self, method: Any, index: int, incarnation: int, *more: Any) -> None:
-            super().__init__(method, index, incarnation, *more)
+        def __init__(self, method: Any, seat: Any, incarnation: int, *more: Any) -> None:
+            super().__init__(method, seat, incarnation, *more)
             if incarnation:
                 starting.set()
                 time.sleep(0.5)

@@ -1,9 +1,7 @@
 """Evaluation: whole episodes on some versions, with the same returns in every place, beside training."""
 
 import logging
-import os
 import random
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -215,15 +213,18 @@ def test_in_this_process_an_error_of_an_evaluation_is_raised() -> None:
             next(collector)
 
 
-def test_an_evaluation_worker_that_is_killed_starts_again_with_its_version(processes: CollectInProcesses) -> None:
+def test_an_evaluation_worker_that_is_killed_starts_again_with_its_version(
+    processes: CollectInProcesses, started: Callable[..., list[Any]]
+) -> None:
     collector = processes("CartPole-v1", untrained(), evaluation={"every": 2, "episodes": 4}, **OPTIONS)
-    transport: Any = collector._transport
     next(collector)
-    os.kill(transport._evaluators.handles[0].process.pid, signal.SIGKILL)
+    evaluator, *others = started()  # evaluation workers are started first
+    evaluator.kill()
     next(collector)
     assert collector.version == 2
     wait_until(lambda: [each.version for each in collector.evaluations] == [2])
-    assert transport._evaluators.handles[0].incarnation == 1
+    assert set(started()) > {*others}
+    assert evaluator not in started()
     next(collector)
 
 
