@@ -84,7 +84,7 @@ class BatchReceiver:
         """Return the next arrival; None: none came in time. Raises an error that happened in the background."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._fault, timeout_s)
-            if self._ready:
+            if self._ready and not self._fault:  # a learner that was replaced leaves what came to its successor
                 arrival, nbytes = self._ready.popleft()
                 self._ready_bytes -= nbytes
                 self._changed.notify_all()  # the decoder may wait
