@@ -42,7 +42,7 @@ def test_an_error_of_users_code_in_a_worker_begins_at_its_frame(parts: Any) -> N
         next(collector)
     shown = re.findall(r'File "(.*?)"', str(failed.value))
     assert shown[0] == __file__
-    assert not [each for each in shown if "/rollfleet/" in each]
+    assert not [each for each in shown if "/sdk/rollfleet/" in each]
 
 
 def test_an_error_without_a_frame_of_users_code_is_whole() -> None:
