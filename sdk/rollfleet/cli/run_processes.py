@@ -14,7 +14,7 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.pods import MOST_TEXT, Crash, Pod
 from rollfleet_api.state.problems import Problem
 from rollfleet_api.state.processes import Processes, Run
-from rollfleet_api.state.verdict import RESTART_S
+from rollfleet_api.state.verdict import crashes_count_from
 from rollfleet_ui.model import ObjectRow
 
 SIGNALLED: Final = 128
@@ -53,10 +53,8 @@ class RunProcesses:
         self._over_s = min(self._over_s, time.time())
 
     def crashes(self, name: str) -> int:
-        """Return the number of a process' ends that use up restarts now; see `verdict`."""
-        allowed = self._job.spec.failure.max_restarts_per_worker
-        earliest_s = time.time() - RESTART_S * allowed if allowed else 0.0
-        found = self._processes.get(name)
+        """Return the number of a process' ends that use up restarts now."""
+        found, earliest_s = self._processes.get(name), crashes_count_from(self._job, time.time())
         return sum(pod.counts and pod.crashed_s > earliest_s for pod in self._pods(found)) if found else 0
 
     def observed(self) -> Processes:

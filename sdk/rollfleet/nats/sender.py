@@ -6,7 +6,6 @@ asks for; it is sent again once a second.
 """
 
 import asyncio
-import logging
 import re
 import threading
 from collections import deque
@@ -27,8 +26,6 @@ from rollfleet.wire.codec import Encoded
 from rollfleet_api.messages import Control, LearnerStatus, pack
 from rollfleet_api.subjects import ALL, Ask
 from rollfleet_api.transfers import Want
-
-log = logging.getLogger(__name__)
 
 REPEAT_S = 1.0
 JOINING_S = 0.05  # workers that ask for the same version within this time get one broadcast

@@ -4,7 +4,6 @@ The worker's thread blocks in these calls; everything else happens on the link's
 """
 
 import asyncio
-import logging
 import secrets
 import threading
 import time
@@ -30,8 +29,6 @@ from rollfleet_api.job import CollectorJob, EvaluationSpec
 from rollfleet_api.messages import Call, Control, Evaluation, LearnerPhase, WorkerState, WorkerStatus, pack
 from rollfleet_api.subjects import Ask
 from rollfleet_api.transfers import BatchMeta, Receipt
-
-log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
 REPORT_S = 0.02  # between two heartbeats, at least: a worker of small batches changes its state very often

@@ -1,6 +1,5 @@
 """A worker's loop: collect a batch, send it, apply weights and control. Its `WorkerTransport` reaches the learner."""
 
-import logging
 import threading
 import time
 from collections import deque
@@ -26,8 +25,6 @@ from rollfleet_api.job import Mode
 from rollfleet_api.messages import Answer, Call, Control, LearnerPhase, WorkerState, WorkerStatus
 from rollfleet_api.transfers import BatchMeta
 from rollfleet_api.versions import count_of
-
-log = logging.getLogger(__name__)
 
 MAX_ERROR_CHARACTERS = 8000  # the end of a traceback is kept, so that a heartbeat stays small
 MEAN_EPISODES = 100  # episodes in the reported mean return

@@ -115,14 +115,19 @@ def _failure(observed: Processes, heartbeats: Heartbeats) -> Verdict | None:
     return None
 
 
-def _restarts_used_up(job: CollectorJob, observed: Processes, now_s: float) -> Verdict | None:
-    """Return a failure if a worker, or the learner, has used up `failure.maxRestartsPerWorker`.
+def crashes_count_from(job: CollectorJob, now_s: float) -> float:
+    """Return the time from which on crashes use up restarts.
 
-    Over months any worker crashes many times: only those of the last `RESTART_S` for each allowed restart count.
+    Over months any worker crashes many times: only those of the last `RESTART_S` for each allowed restart count. Those
+    of before the last failure do not count for this attempt.
     """
     allowed = job.spec.failure.max_restarts_per_worker
-    # Crashes of before the last failure do not count for this attempt.
-    earliest_s = max(now_s - RESTART_S * allowed if allowed else 0.0, _since(job, ConditionType.FAILED))
+    return max(now_s - RESTART_S * allowed if allowed else 0.0, _since(job, ConditionType.FAILED))
+
+
+def _restarts_used_up(job: CollectorJob, observed: Processes, now_s: float) -> Verdict | None:
+    """Return a failure if a worker, or the learner, has used up `failure.maxRestartsPerWorker`."""
+    allowed, earliest_s = job.spec.failure.max_restarts_per_worker, crashes_count_from(job, now_s)
     for role in NEEDED:
         run = observed.current.get(role)
         pods = [pod for pod in observed.pods_of(run) if pod.counts and pod.crashed_s > earliest_s]
