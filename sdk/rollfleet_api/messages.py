@@ -103,20 +103,20 @@ class Progress:
 
     Attributes:
         session: Number of the learner; each learner that takes over the job has a greater one.
-        round: The newest round; 0 in async mode.
         target: The newest version (see `versions`) that all workers were sent; 0: none.
         version: The count of the newest version that was sent to any worker; 0: none.
         frames: Frames returned to the learner's loop.
         batches: Batches returned to it.
+        next_incarnation: Greater than the number of each incarnation of a worker.
         complete: Whether the job is complete.
     """
 
     session: Count
-    round: Count = 0
     target: Count = 0
     version: Count = 0
     frames: Count = 0
     batches: Count = 0
+    next_incarnation: Count = 0
     complete: bool = False
 
 
@@ -146,6 +146,7 @@ class Control:
         newest: The count of the newest version that was sent to any worker; 0: none.
         frames: Frames returned to the learner's loop.
         batches: Batches returned to it.
+        next_incarnation: Greater than the number of each incarnation of a worker.
     """
 
     session: Count
@@ -166,6 +167,7 @@ class Control:
     newest: Count = 0
     frames: Count = 0
     batches: Count = 0
+    next_incarnation: Count = 0
 
     def version_for(self, worker: int | None) -> int:
         """Return the lowest version of the weights that a worker may collect with; None: that all have."""
@@ -181,11 +183,11 @@ class Control:
         """How far the job had come when this was sent."""
         return Progress(
             session=self.session,
-            round=self.round,
             target=self.version,
             version=self.newest,
             frames=self.frames,
             batches=self.batches,
+            next_incarnation=self.next_incarnation,
             complete=self.phase is LearnerPhase.COMPLETE,
         )
 
@@ -273,6 +275,7 @@ class LearnerStatus:
         frames: Frames returned to the loops of all ranks: rank 0 has the share of its workers.
         batches: Batches returned to the learner's loop.
         dropped: Batches that were collected but not returned: too old, repeated, lost, unreadable.
+        next_incarnation: Greater than the number of each incarnation of a worker.
         mean_return: Mean return of the last 100 episodes; None: no episode has ended yet.
         episodes: Episodes of this session that have ended.
         lag: Versions between the newest one and that of the last batch.
@@ -290,6 +293,7 @@ class LearnerStatus:
     frames: Count = 0
     batches: Count = 0
     dropped: Count = 0
+    next_incarnation: Count = 0
     mean_return: float | None = None
     lag: Count = 0
     episodes: Count = 0

@@ -31,6 +31,7 @@ def published(job: CollectorJob, *, counts: bool = False) -> CollectorJob:
             frames=status.frames,
             published_version=status.published_version,
             batches=BatchesStatus(delivered=status.batches.delivered),
+            next_incarnation=status.next_incarnation,
         )
     return job.model_copy(update={"metadata": metadata, "spec": spec, "status": status})
 

@@ -130,6 +130,9 @@ class CollectorJobStatus(StatusModel):
     published_version: int | None = Field(default=None, description="The newest version of the weights.")
     applied_version: int | None = Field(default=None, description="The oldest version that a worker still uses.")
     batches: BatchesStatus = Field(default=BatchesStatus(), description="Counts of batches.")
+    next_incarnation: int = Field(
+        default=0, ge=0, description="Greater than the number of each incarnation of a worker."
+    )
     restarts: int = Field(default=0, ge=0, description="Restarts of all workers.")
     ready_time: str | None = Field(default=None, description="Time when all workers were first ready (RFC 3339).")
     start_time: str | None = Field(default=None, description="Time of the workers' first start (RFC 3339).")

@@ -23,5 +23,5 @@ def test_session_counts_before_number() -> None:
 
 def test_progress_is_what_a_successor_continues() -> None:
     message = control(3, 5, 7, newest=9, frames=64, batches=2)
-    assert message.progress == Progress(session=3, round=5, target=7, version=9, frames=64, batches=2)
+    assert message.progress == Progress(session=3, target=7, version=9, frames=64, batches=2)
     assert replace(message, phase=LearnerPhase.COMPLETE).progress.complete

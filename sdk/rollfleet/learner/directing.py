@@ -22,7 +22,6 @@ class Director:
         run_state: Rounds and seeds.
         phase: The phase that workers are in.
         steps: T of the open round.
-        has_opened: Whether this session has opened a round.
     """
 
     def __init__(
@@ -35,9 +34,9 @@ class Director:
         self._transport, self._job, self._weights, self._frames = transport, job, weights, frames
         self._sync = job.spec.mode is Mode.SYNC
         self._control: Control | None = None  # the last one sent
-        self.run_state = RunState(round=transport.resumed.round)
+        self.run_state = RunState()
         self.phase = LearnerPhase.RUN
-        self.steps, self.has_opened = 0, False
+        self.steps = 0
 
     @property
     def job(self) -> CollectorJob:
@@ -58,8 +57,7 @@ class Director:
             round=run_state.round if self._sync else 0,
             version=self._weights.target(),
             some=self._weights.single_targets,
-            # No worker collects for the last round of the session before.
-            closed=(run_state.closed if self.has_opened else run_state.round) if self._sync else 0,
+            closed=run_state.closed if self._sync else 0,
             random_actions=self._frames() < self.job.spec.collect.init_random_frames,
             seed=run_state.seed,
             static_seed=run_state.static_seed,

@@ -246,7 +246,7 @@ class Gatherer:
     def _open_round(self) -> Round:
         director, spec = self.director, self.director.job.spec
         session, last = (self._session, director.run_state.round) if self._rank.leads else self._last
-        self._last, director.run_state.round, director.has_opened = (session, last + 1), last + 1, True
+        self._last, director.run_state.round = (session, last + 1), last + 1
         self._corrupt = Counter(self._transport.corrupt())
         everyone, members = len(self._transport.members()), self._members()
         # A round has `framesPerBatch` frames, divided among its members. Without members, expect as many as last time.

@@ -4,7 +4,6 @@ import re
 import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import partial
 from inspect import Parameter, signature
 from typing import Any, Final
 
@@ -28,7 +27,6 @@ from rollfleet.schemes import WeightScheme
 from rollfleet.transports.hooks import HOOKS
 from rollfleet.transports.learner_side import Transport
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import LearnerStatus
 from rollfleet_api.metadata import MAX_NAME_LENGTH
 from rollfleet_api.validation import parse_job
 
@@ -107,8 +105,6 @@ def start_on_cluster(
         known = link.call(read_job(link, timeout_s=cluster.timeout_s))
         transport = NatsTransport(link, known, device=device, no_cuda_sync=no_cuda_sync, elastic=submission)
         undone.callback(transport.close)
-        # The operator sees a learner while pods start.
-        transport.report(partial(LearnerStatus, session=transport.resumed.session))
         submission.wait()
         link.after_close(submission.end)
         undone.pop_all()

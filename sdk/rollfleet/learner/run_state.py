@@ -1,4 +1,4 @@
-"""The progress of a run in rounds and seeds, which a restored run continues, and the check of a saved state."""
+"""The rounds and seeds of a run; a restored run continues the seeds. And the check of a saved state."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ class RunState:
     """Rounds and seeds of a run.
 
     Attributes:
-        round: The last round that was opened.
-        closed: The last round that was closed before all workers had sent.
+        round: The last round that this learner opened.
+        closed: The last one that was closed before all workers had sent.
         seed: The last seed passed to `set_seed`; None: none was.
         static_seed: Whether all workers and environments get that very seed.
         seeding: The number of calls of `set_seed`.
@@ -38,7 +38,6 @@ class RunState:
     def state_dict(self, incarnations: int) -> dict[str, Any]:
         """Return the state for a run that continues elsewhere, after workers that had this many incarnations."""
         return {
-            "round": self.round,
             "seed": self.seed,
             "static_seed": self.static_seed,
             "seeding": self.seeding,
@@ -47,7 +46,6 @@ class RunState:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`."""
-        self.round = max(self.round, state["round"])
         self.seed, self.static_seed = state["seed"], state["static_seed"]
         self.seeding, self.origin = state["seeding"], state["origin"]
 
@@ -78,7 +76,7 @@ def _numbers(values: object, name: str) -> list[Any]:
 
 _CHECKS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "version": lambda value, name: whole_number(value, name, most=MAX_VERSIONS - 1),  # the next one needs a number
-    **dict.fromkeys(("frames", "batches", "round", "seeding", "origin"), whole_number),
+    **dict.fromkeys(("frames", "batches", "seeding", "origin"), whole_number),
     "seed": _seed,
     "static_seed": true_or_false,
     "episode_returns": _numbers,

@@ -4,8 +4,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 
 from nats.aio.msg import Msg
 
@@ -26,6 +27,7 @@ from rollfleet_api.messages import (
 )
 from rollfleet_api.ranks import Rank
 from rollfleet_api.subjects import Ask
+from rollfleet_api.transfers import Receipt
 from rollfleet_api.versions import count_of, session_at
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,7 @@ class LearnerHeartbeats:
         link: The learner's connection.
         rank: The rank of this process.
         on_replaced: Called once another process has this rank, or is of a learner with another number of ranks.
+        send_control: Sends control: before a worker gets its number, the others know that it is given.
 
     Attributes:
         roster: The workers.
@@ -50,17 +53,25 @@ class LearnerHeartbeats:
         session: The session of this process: of two processes of one rank, the one with the greater has the job.
         leader_control: See `Transport`.
         evaluations: The results of evaluation workers; on rank 0.
-        status: Returns the content of the heartbeat; None: session and process only.
+        status: Returns what the learner counts; at first, what it continues.
     """
 
-    def __init__(self, link: Link, job: CollectorJob, rank: Rank, on_replaced: Callable[[], object]) -> None:
-        self._link, self._key, self._rank, self._on_replaced = link, job.key, rank, on_replaced
+    def __init__(
+        self,
+        link: Link,
+        job: CollectorJob,
+        rank: Rank,
+        on_replaced: Callable[[], object],
+        send_control: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._link, self._key, self._rank = link, job.key, rank
+        self._on_replaced, self._send_control = on_replaced, send_control
         self._workers = job.spec.workers
         self.roster = Roster(job.spec.workers, suspect_after_s=job.spec.failure.suspect_after_seconds)
         self.numbering = Numbering()
         self.leader_control: Control | None = None
         self.evaluations = EvaluationLog()
-        self.status: Callable[[], LearnerStatus] | None = None
+        self.status: Callable[[], LearnerStatus] = partial(LearnerStatus, session=0)
         self.session, self._process = 0, secrets.randbits(32)  # 0: it joins
         self._rival = 0  # the greatest session of a learner that this one replaces
         self._followed = Progress(session=0)  # the newest that a worker named
@@ -93,15 +104,20 @@ class LearnerHeartbeats:
             except TimeoutError:
                 break
         control = self.leader_control
-        found = max(self._followed, known(), *[control.progress] if control else [], key=_order)
+        told = [self._followed, known(), *([control.progress] if control else [])]
+        found = max(told, key=_order)
+        self.numbering.start_at(max(each.next_incarnation for each in told))
         now = session_at(time.time())
         self.session = max(now, found.session + 1, self._rival + 1) if self._rank.leads else max(now, self._rival + 1)
+        version = max(count_of(found.target), found.version)
+        self.status = partial(
+            LearnerStatus, session=self.session, version=version, frames=found.frames, batches=found.batches
+        )
         await self.send()
         return Resumed(
             session=self.session if self._rank.leads else found.session,
-            version=max(count_of(found.target), found.version),
+            version=version,
             target=found.target,
-            round=found.round,
             # Of several ranks it names the frames of all.
             frames=found.frames if self._rank.ranks == 1 else 0,
             batches=found.batches if self._rank.ranks == 1 else 0,
@@ -134,9 +150,18 @@ class LearnerHeartbeats:
 
     async def send(self) -> None:
         """Send this process's heartbeat now."""
-        status = replace(self.status(), evaluation=self.evaluations.newest) if self.status else LearnerStatus(session=0)
-        now = replace(status, session=self.session, process=self._process, time_s=time.time())
-        await self._link.publish(self._link.subjects.learner(self._rank.rank, self._rank.ranks), pack(now))
+        await self._link.publish(self._link.subjects.learner(self._rank.rank, self._rank.ranks), pack(self.now()))
+
+    def now(self) -> LearnerStatus:
+        """Return this process's heartbeat."""
+        return replace(
+            self.status(),
+            session=self.session,
+            process=self._process,
+            next_incarnation=self.numbering.next,
+            evaluation=self.evaluations.newest,
+            time_s=time.time(),
+        )
 
     def wait_complete(self, timeout_s: float) -> None:
         """Wait until each worker that is there knows that the job is complete. Not on the link's thread."""
@@ -157,14 +182,22 @@ class LearnerHeartbeats:
             self._followed = max(self._followed, status.follows, key=_order)
         if not self.session:
             self.numbering.learn(status)
-        elif self._rank.leads and (answer := self.numbering.hear(status)):
-            answer = replace(answer, session=self.session)
-            self._link.begin(self._link.publish(self._link.subjects.taken(status.worker), pack(answer)))
+        elif self._rank.leads:
+            given = self.numbering.next
+            if answer := self.numbering.hear(status):
+                self._link.begin(self._number(status.worker, answer, first=self.numbering.next > given))
         if self.numbering.is_current(status):
             self.roster.hear(status)
         self._heard.set()
         if self._rank.leads and self._followed.session > self.session > 0:  # its worker did not answer in time
             self._on_replaced()
+
+    async def _number(self, worker: int, answer: Receipt, *, first: bool) -> None:
+        """Answer a worker. Of a number that is the first of its kind, workers and the job's owner hear before."""
+        if first:
+            await self._send_control()
+            await self.send()
+        await self._link.publish(self._link.subjects.taken(worker), pack(replace(answer, session=self.session)))
 
     async def _hear_learner(self, message: Msg) -> None:
         """See whether a process of this rank has connected, or one of a learner with another number of ranks."""
@@ -191,4 +224,4 @@ class LearnerHeartbeats:
 
 
 def _order(progress: Progress) -> tuple[int, int, int, int]:
-    return progress.session, progress.round, progress.target, progress.frames
+    return progress.session, progress.target, progress.frames, progress.batches

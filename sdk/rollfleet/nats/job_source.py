@@ -10,7 +10,11 @@ from pydantic import ValidationError
 from rollfleet.errors import JobEnded, JobInvalid, JobNotFound
 from rollfleet.nats.link import Link, unpack_or_skip
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import LearnerStatus
 from rollfleet_api.publication import DELETED, published_bytes
+from rollfleet_api.state.processes import Heartbeats
+from rollfleet_api.state.status import reported
+from rollfleet_api.status import CollectorJobStatus
 from rollfleet_api.subjects import Ask
 
 ASK_AGAIN_S = 0.5
@@ -104,22 +108,32 @@ class JobOwner:
     """Sends a job to its processes: now, and whenever one asks. A process that starts workers is its job's owner."""
 
     def __init__(self, link: Link, job: CollectorJob) -> None:
-        self._link, self._data = link, published_bytes(job, counts=True)
+        self._link, self._job, self._learner = link, job, LearnerStatus(session=0)
+        self._deleted = False
         link.follow(job)
 
     async def start(self) -> None:
         """Answer from now on."""
+        await self._link.listen(self._link.subjects.learner(0), LearnerStatus, self._hear)
         await self._link.on_ask(Ask.JOB, self._send)
         self._link.on_reconnect(self._send)
         await self._send()
 
     async def delete(self) -> None:
         """Tell the job's processes that it is over."""
-        self._data = DELETED
+        self._deleted = True
         await self._send()
 
+    def _hear(self, status: LearnerStatus) -> None:
+        if status.session >= self._learner.session:
+            self._learner = status
+
     async def _send(self) -> None:
-        await self._link.publish(self._link.subjects.spec, self._data)
+        """Send the job, with the counts that a learner continues if all other processes are gone."""
+        status = CollectorJobStatus().model_copy(update=reported(Heartbeats(learner=self._learner)))
+        job = self._job.model_copy(update={"status": status})
+        data = DELETED if self._deleted else published_bytes(job, counts=True)
+        await self._link.publish(self._link.subjects.spec, data)
 
 
 def _mounted(link: Link) -> CollectorJob | None:

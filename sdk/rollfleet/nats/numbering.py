@@ -12,6 +12,9 @@ MOST = 2**16 - 1
 class Numbering:
     """The process that each worker is now: of two, the one with the greater number.
 
+    Attributes:
+        next: Greater than each number that a process of the job has.
+
     Example:
         >>> numbering = Numbering()
         >>> numbering.hear(WorkerStatus(worker=3, incarnation=0, process=7)).incarnation
@@ -22,7 +25,7 @@ class Numbering:
 
     def __init__(self) -> None:
         self._processes: dict[int, tuple[int, int]] = {}  # incarnation and process, by worker
-        self._first = 0  # the number of a worker that was not heard of before
+        self._first = self.next = 0  # the first: what this learner gives at least
 
     def process_of(self, worker: int) -> int:
         """Return the random number of a worker's process; 0: it has none yet."""
@@ -37,10 +40,11 @@ class Numbering:
         """Follow a heartbeat. Returns the answer to its worker, if it lacks a number, or has been replaced."""
         known, own = self._processes.get(status.worker), (status.incarnation, status.process)
         if status.follows is None and (known is None or known[1] != status.process):
-            known = self._processes[status.worker] = (self._next(known), status.process)
+            known = self._processes[status.worker] = (self._give(known), status.process)
         elif status.follows is not None and (known is None or known < own):
             known = self._processes[status.worker] = own
         assert known is not None
+        self.next = max(self.next, min(known[0] + 1, MOST))
         if status.follows is not None and known == own:
             return None
         return Receipt(process=known[1], incarnation=known[0])
@@ -49,7 +53,10 @@ class Numbering:
         """Follow a heartbeat while this learner joins: it numbers no one before it has heard all."""
         if status.follows is not None:
             self.hear(status)
-            self._first = max(self._first, min(status.incarnation + 1, MOST))
 
-    def _next(self, known: tuple[int, int] | None) -> int:
-        return min(known[0] + 1, MOST) if known else self._first
+    def start_at(self, number: int) -> None:
+        """Give each new process this number or a greater one, and one that no process that was heard has."""
+        self._first = self.next = min(max(self.next, number), MOST)
+
+    def _give(self, known: tuple[int, int] | None) -> int:
+        return min(max(known[0] + 1, self._first), MOST) if known else self._first

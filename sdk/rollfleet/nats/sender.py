@@ -70,13 +70,13 @@ class LearnerSender:
     Args:
         link: The learner's connection.
         present: Returns the number of workers that have reported, and take part.
-        status: Returns the learner's counters; None: unknown.
+        status: Returns the learner's heartbeat.
 
     Attributes:
         newest: The newest control message, sent or not; None: none.
     """
 
-    def __init__(self, link: Link, *, present: Callable[[], int], status: Callable[[], LearnerStatus | None]) -> None:
+    def __init__(self, link: Link, *, present: Callable[[], int], status: Callable[[], LearnerStatus]) -> None:
         self._link, self._present, self._status = link, present, status
         self._lock = threading.Lock()
         self._versions: dict[str, _Version] = {}  # the newest, by receiver, in their order
@@ -157,8 +157,14 @@ class LearnerSender:
         if control is None:
             return
         self._said = control
-        if status := self._status():
-            control = replace(control, newest=status.version, frames=status.frames, batches=status.batches)
+        now = self._status()
+        control = replace(
+            control,
+            newest=now.version,
+            frames=now.frames,
+            batches=now.batches,
+            next_incarnation=now.next_incarnation,
+        )
         await self._link.publish(self._link.subjects.control, pack(control))
 
     def _wake(self) -> None:

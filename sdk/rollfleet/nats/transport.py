@@ -70,7 +70,7 @@ class NatsTransport:
         self.job, self.rank, self.elastic = job, rank, elastic
         self._link = link
         self._followed = FollowedJob(link, job, lambda job: link.begin(self._follow(job)), self._fail)
-        self._heartbeats = LearnerHeartbeats(link, job, rank, self._on_replaced)
+        self._heartbeats = LearnerHeartbeats(link, job, rank, self._on_replaced, self._send_control)
         self._receiver = BatchReceiver(
             link, job=job, rank=rank, device=device, no_cuda_sync=no_cuda_sync, session=self._session
         )
@@ -79,7 +79,7 @@ class NatsTransport:
         self._sender = LearnerSender(
             link,
             present=lambda: len(self.members() & self.workers().keys()),
-            status=lambda: self._heartbeats.status() if self._heartbeats.status else None,
+            status=self._heartbeats.now,
         )
         try:
             link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
@@ -186,6 +186,7 @@ class NatsTransport:
             version=status.published_version or 0,
             frames=status.frames,
             batches=status.batches.delivered,
+            next_incarnation=status.next_incarnation,
         )
 
     async def _recover(self) -> None:
@@ -200,6 +201,9 @@ class NatsTransport:
         self.job = job
         self._heartbeats.follow(job)
         await self._receiver.follow(job)
+
+    async def _send_control(self) -> None:
+        await self._sender.send_again()
 
     def _session(self) -> int:
         leader = self._heartbeats.leader_control

@@ -29,10 +29,10 @@ Check = Callable[[MakeRig], None]
 
 
 def the_first_learner_finds_no_past(make: MakeRig) -> None:
-    """`resumed` is a session without a version or a round."""
+    """`resumed` is a session without a version."""
     resumed = make(1).transport.resumed
     assert resumed.session > 0
-    assert (resumed.version, resumed.round, resumed.frames) == (0, 0, 0)
+    assert (resumed.version, resumed.frames) == (0, 0)
 
 
 def batches_of_a_worker_come_in_order_without_gaps(make: MakeRig) -> None:

@@ -52,14 +52,12 @@ class Resumed:
         session: This learner's session: greater than that of each learner before it.
         version: The count of the newest version of the weights that was ever published; 0: none.
         target: The newest version that all workers were sent; 0: none.
-        round: The last round that was opened; 0: none.
         frames: Frames that earlier learners received, as of the last heartbeat.
         batches: Batches that earlier learners received, as of the last heartbeat.
     """
 
     session: int
     version: int
-    round: int
     target: int = 0
     frames: int = 0
     batches: int = 0
@@ -100,7 +98,7 @@ class Transport(Protocol):
     @property
     def resumed(self) -> Resumed:
         """The job's state when this learner connected; by default, that of a job that starts from nothing."""
-        return Resumed(session=1, version=0, round=0)
+        return Resumed(session=1, version=0)
 
     @property
     def job(self) -> "CollectorJob | None":

@@ -51,7 +51,7 @@ def status(snapshot: Snapshot) -> CollectorJobStatus:
         "completion_time": (before.completion_time or now) if verdict.stage.ended else None,
         "last_error": _last_error(snapshot) or before.last_error,
     }
-    return before.model_copy(update=now_known | _reported(snapshot.heartbeats))
+    return before.model_copy(update=now_known | reported(snapshot.heartbeats))
 
 
 def ours(found: CollectorJobStatus) -> CollectorJobStatus:
@@ -126,7 +126,7 @@ def _last_error(snapshot: Snapshot) -> str | None:
     return clip(crashed(*ended).message) if ended else None
 
 
-def _reported(heartbeats: Heartbeats) -> dict[str, object]:
+def reported(heartbeats: Heartbeats) -> dict[str, object]:
     """Return the fields that heartbeats report; without a learner none."""
     learner = heartbeats.learner
     if learner is None:
@@ -142,6 +142,7 @@ def _reported(heartbeats: Heartbeats) -> dict[str, object]:
         "published_version": learner.version or None,
         "applied_version": learner.applied_version or None,
         "batches": BatchesStatus(delivered=learner.batches, dropped=learner.dropped),
+        "next_incarnation": learner.next_incarnation,
     }
 
 

@@ -31,7 +31,7 @@ ONE: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from([np.True_, np.zeros(2), torch.zeros(()), torch.device("cpu"), object(), ..., type]),
 )
 VALUES = st.one_of(ONE, st.lists(ONE, max_size=3), st.dictionaries(TEXT, ONE, max_size=2))
-KEYS = ("version", "frames", "batches", "round", "seed", "static_seed", "seeding", "origin", "episode_returns")
+KEYS = ("version", "frames", "batches", "seed", "static_seed", "seeding", "origin", "episode_returns")
 
 
 def _load(collector: Collector, value: Any) -> None:

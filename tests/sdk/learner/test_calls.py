@@ -110,7 +110,7 @@ ACTS: dict[str, Call] = {
 
 
 def _state() -> dict[str, Any]:
-    counts = dict.fromkeys(("version", "frames", "batches", "round", "seeding", "origin"), 1)
+    counts = dict.fromkeys(("version", "frames", "batches", "seeding", "origin"), 1)
     return counts | {"seed": None, "static_seed": False, "episode_returns": [], "episode_lengths": []}
 
 

@@ -75,7 +75,7 @@ def test_each_rank_goes_on_without_a_batch_that_cannot_be_read(connect: Connect,
     server.own(**SENT | {"mode": "Sync", "collect": {"framesPerBatch": 24}})
     other, leader = (connect(rank=rank, ranks=2) for rank in (1, 0))
     calls = [begin(next, leader), begin(next, other)]
-    wait_until(lambda: leader._director.has_opened)
+    wait_until(lambda: leader._director.run_state.round)
     meta = BatchMeta(session=leader._transport.resumed.session, round=1, version=1, frames=6)
     for worker in range(WORKERS):  # the first of each rank sends too many frames
         sent = fragment(float(worker), steps=5000 if worker < 2 else 3)

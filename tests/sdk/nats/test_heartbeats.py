@@ -8,12 +8,15 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.ranks import Rank
 
 
+async def nothing() -> None: ...
+
+
 def control(session: int, round_: int, phase: LearnerPhase = LearnerPhase.RUN) -> Control:
     return Control(session=session, number=round_, phase=phase, round=round_, version=1)
 
 
 def test_the_newest_control_of_rank_0_counts_and_complete_is_final(server: Server) -> None:
-    beats = LearnerHeartbeats(server.link(Role.LEARNER), server.own(), Rank(1, 2), lambda: None)
+    beats = LearnerHeartbeats(server.link(Role.LEARNER), server.own(), Rank(1, 2), lambda: None, nothing)
     beats.hear_leader(control(2, 5))
     beats.hear_leader(control(1, 9))
     assert beats.leader_control == control(2, 5)

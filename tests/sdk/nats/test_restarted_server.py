@@ -65,6 +65,28 @@ def test_batches_that_a_worker_keeps_outlast_nats_and_a_learner(server: Server, 
     assert (successor.stats().missed, successor.stats().repeated) == (0, 0)
 
 
+@pytest.mark.parametrize("survivors", [0, 1])
+def test_a_learner_numbers_workers_beyond_those_that_died_with_its_predecessor(
+    survivors: int, server: Server, connect: Connect
+) -> None:
+    job = server.own(**ASYNC | {"workers": 2})
+    workers = [server.start_worker(job, index) for index in range(2)]
+    collector = connect(actor_critic())
+    next(collector)
+    for number in (1, 2):
+        workers[1].transport.close()
+        workers[1] = server.start_worker(job, 1)
+        wait_until(lambda number=number: workers[1].transport.incarnation == number)
+    frames = collector.frames
+    collector.detach()
+    for worker in workers[survivors:]:
+        worker.transport.close()
+    with connect(actor_critic()) as collector:
+        assert collector.frames == frames
+        latest = server.start_worker(job, 1)
+        wait_until(lambda: latest.transport.incarnation == 3)
+
+
 def test_a_learner_and_a_worker_that_join_continue_counting_where_the_others_are(
     server: Server, connect: Connect
 ) -> None:

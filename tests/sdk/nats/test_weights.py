@@ -22,7 +22,7 @@ from rollfleet.nats.weights import CREDIT_CHUNKS, WINDOW_CHUNKS, NatsWeightsInbo
 from rollfleet.weights.layout import WeightLayout
 from rollfleet.wire.chunks import PREFIX_BYTES, cut_message
 from rollfleet.wire.codec import Key, encode
-from rollfleet_api.messages import Control, LearnerPhase, pack
+from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, pack
 from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import ALL, Ask
 from rollfleet_api.transfers import Want
@@ -71,7 +71,7 @@ class Versions:
             await publish(subject, data)
 
         self._learner.publish = publish_or_lose  # type: ignore[method-assign]
-        self.sender = LearnerSender(self._learner, present=lambda: 2, status=lambda: None)
+        self.sender = LearnerSender(self._learner, present=lambda: 2, status=lambda: LearnerStatus(session=1))
         self._learner.call(self.sender.subscribe())
         self._running = self._learner.spawn(self.sender.run())
 
