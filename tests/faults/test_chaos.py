@@ -167,7 +167,8 @@ class Breaking:
     def _replace(self, name: str, fault: Fault) -> None:
         if name == "learner":
             self._fleet.start_learner()
-        else:
+        elif any(each["pid"] == self._process(name).pid for each in self._fleet.events("collected")):
+            # Of two that have no number, the last that the learner hears has the greater one.
             self._lose(name)
             self._fleet.start_worker(fault.worker)
 

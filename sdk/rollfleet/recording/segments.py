@@ -132,7 +132,8 @@ class SegmentWriter:
     def __init__(self, folder: Path, job: CollectorJob, *, segment_bytes: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._segment_bytes = folder, segment_bytes
-        self._metadata = {"rollfleet": FORMAT, "recorder": uuid4().hex, "job": json.dumps(job.dump())}
+        recorded = job.model_copy(update={"status": None})
+        self._metadata = {"rollfleet": FORMAT, "recorder": uuid4().hex, "job": json.dumps(recorded.dump())}
         self._messages: dict[str, Tensor] = {}
         self._batches: list[dict[str, Any]] = []
         self._bytes, self._since_s = 0, 0.0

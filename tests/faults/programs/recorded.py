@@ -90,9 +90,10 @@ def learn(log: str, url: str, job: str) -> None:
     collector = rollfleet.connect(job, address=url)
     policy = _policy(collector.job)
     _write(log, event="connected", version=collector.version)
-    if module := isinstance(policy, torch.nn.Module):
-        collector.update_policy_weights_(policy)
+    module = isinstance(policy, torch.nn.Module)
     try:
+        if module:
+            collector.update_policy_weights_(policy)
         for _ in collector:
             time.sleep(random.choices((PAUSE_S, LONG_PAUSE_S), (200, 1))[0])
             if module:
