@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any
 
 import gymnasium
 import torch
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from tests.api.job_data import job_data
 from tests.waiting import wait_until
 from torch import nn
@@ -20,15 +22,17 @@ from rollfleet import ActorCritic, Collector
 from rollfleet.nats.embedded_server import NatsServer, start_nats_server
 from rollfleet.nats.job_source import JobOwner
 from rollfleet.nats.link import Link
+from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.evaluation import EvaluationWorker
 from rollfleet.worker.worker import Worker
 from rollfleet_api.address import Address
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import WorkerState, WorkerStatus
+from rollfleet_api.messages import Control, WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
-from rollfleet_api.subjects import Subjects
+from rollfleet_api.ranks import ALONE, Rank
+from rollfleet_api.subjects import Ask, Subjects
 from rollfleet_api.validation import parse_job
 
 log = logging.getLogger(__name__)
@@ -60,6 +64,10 @@ class Server:
     @property
     def host_port(self) -> str:
         return self._running.host_port
+
+    @property
+    def passwords(self) -> Mapping[str, str]:
+        return self._running.passwords
 
     def url(self, role: Role | None = None) -> str:
         """Return the URL for a role; None: for the job's owner, with all permissions."""
@@ -94,14 +102,30 @@ class Server:
         assert self._owner
         self._owner.call(self._job_owner.delete(), timeout_s=60)
 
+    def learner_transport(self, link: Link | None = None, rank: Rank = ALONE) -> NatsTransport:
+        """Take the owned job over. The transport, for `Collector.over`, ends at the latest when this server does."""
+        assert self._job
+        transport = NatsTransport(link or self.link(Role.LEARNER), self._job, rank=rank)
+        self._links.callback(transport.close)
+        return transport
+
+    def hear_control(self) -> list[Control]:
+        """Return the control messages from the newest one on; the list grows."""
+        link, heard = self.link(), list[Control]()
+        link.call(link.listen(link.subjects.control, Control, heard.append), timeout_s=60)
+        link.call(link.ask(Ask.CONTROL), timeout_s=60)
+        return heard
+
     def worker_transport(self, index: int, link: Link | None = None) -> NatsWorkerTransport:
         """Join the owned job as a worker that does nothing by itself. It ends when this server does."""
         assert self._job
         return NatsWorkerTransport(link or self.link(Role.WORKER), index, self._job)
 
-    def start_worker(self, job: CollectorJob, index: int, *, evaluates: bool = False) -> "WorkerThread":
+    def start_worker(
+        self, job: CollectorJob, index: int, *, evaluates: bool = False, link: Link | None = None
+    ) -> "WorkerThread":
         """Start a worker or an evaluation worker of a provisioned job. It ends at the latest when this server does."""
-        return WorkerThread(self, job, index, evaluates=evaluates)
+        return WorkerThread(self, job, index, evaluates=evaluates, link=link)
 
     def start_workers(self, **spec: object) -> "list[WorkerThread]":
         """Own a job with these fields of its spec, and start all of its workers."""
@@ -216,6 +240,23 @@ def lose_next(link: Link, kind: str, count: int) -> list[str]:
 
     link.publish = publish_or_lose  # type: ignore[method-assign]
     return lost
+
+
+def hearing(link: Link) -> threading.Event:
+    """Let a connection handle messages only while this event is set, as a process that SIGSTOP may stop. It is set."""
+    hears, subscribe = threading.Event(), link.client.subscribe
+    hears.set()
+
+    async def subscribe_and_hold(subject: str, *, cb: Callable[[Msg], Awaitable[None]], **limits: Any) -> Subscription:
+        async def handle(message: Msg) -> None:
+            while not hears.is_set():  # noqa: ASYNC110 (another thread sets it)
+                await asyncio.sleep(0.01)
+            await cb(message)
+
+        return await subscribe(subject, cb=handle, **limits)
+
+    link.client.subscribe = subscribe_and_hold  # type: ignore[method-assign, assignment]
+    return hears
 
 
 Connect = Callable[..., Collector]

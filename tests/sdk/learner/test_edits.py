@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import pytest
 from tests.job_server import Connect, Server, actor_critic
+from tests.sdk.batch_sender import Sender
 from tests.waiting import wait_until
 
 from rollfleet import Collector
+from rollfleet_api.messages import WorkerStatus, pack
+from rollfleet_api.permissions import Role
 
 FRAMES = 16
 SPEC: dict[str, Any] = {"env": {"id": "CartPole-v1", "numEnvs": 2}, "collect": {"framesPerBatch": FRAMES}}
@@ -39,16 +43,33 @@ def test_weights_go_out_at_the_interval_that_is_set_while_it_runs(server: Server
         known(collector, weights=edited.spec.weights)
         versions = [collector.version for _ in zip(range(8), collector, strict=False)]
         assert versions == [3, 3, 3, 4, 4, 4, 4, 5]
-        while collector._gatherer.admission.max_lag != 1:
-            next(collector)
 
 
-def test_time_until_a_worker_counts_as_stuck_may_change(server: Server, connect: Connect) -> None:
-    server.own(**SPEC)
-    collector = connect()
-    edited = server.own(**SPEC | {"failure": {"suspectAfterSeconds": 60}})
+def test_batches_older_than_a_lag_that_is_set_while_it_runs_are_dropped(server: Server, connect: Connect) -> None:
+    spec = SPEC | {"delivery": {"maxBatchesAhead": 2}, "weights": {"interval": 0, "maxLag": 2}}
+    server.own(**spec)
+    collector, sender = connect(actor_critic()), Sender(server, 0)
+    for _ in range(3):
+        collector.update_policy_weights_()
+    assert sender.admitted(collector, lag=2)
+    server.own(**spec | {"weights": {"interval": 0, "maxLag": 1}})
+    while sender.admitted(collector, lag=2):
+        pass
+    assert sender.admitted(collector, lag=1)
+
+
+def test_time_until_a_worker_counts_as_stuck_may_change(
+    server: Server, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.own(**SPEC | {"failure": {"suspectAfterSeconds": 60}})
+    collector, link = connect(), server.link(Role.WORKER)
+    status = WorkerStatus(worker=0, incarnation=0, in_step_s=30.0)
+    link.call(link.publish(link.subjects.worker(0), pack(status)))
+    wait_until(collector.versions)
+    assert not caplog.messages
+    edited = server.own(**SPEC | {"failure": {"suspectAfterSeconds": 20}})
     known(collector, failure=edited.spec.failure)
-    assert collector._transport._heartbeats.roster.suspect_after_s == 60  # type: ignore[attr-defined]
+    wait_until(lambda: "worker 0 has been in one environment step for 30 s" in caplog.text)
 
 
 def test_whole_trajectories_that_are_set_while_it_runs_are_received(server: Server, connect: Connect) -> None:

@@ -14,6 +14,7 @@ from tests.waiting import wait_until
 
 from rollfleet import Stats
 from rollfleet_api.messages import WorkerState
+from rollfleet_api.permissions import Role
 
 ASYNC: dict[str, Any] = {"mode": "Async", "workers": 1, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
 SUSPECT: dict[str, Any] = {"failure": {"suspectAfterSeconds": 3}}
@@ -45,11 +46,13 @@ def test_a_hanging_step_is_reported_with_its_worker_and_seconds_until_it_ends(
 def test_a_silent_worker_is_reported_and_a_round_continues_without_it(
     connect: Connect, caplog: pytest.LogCaptureFixture, server: Server
 ) -> None:
-    workers = server.start_workers(**ASYNC | SUSPECT | {"mode": "Sync", "workers": 2})
+    job, silent = server.own(**ASYNC | SUSPECT | {"mode": "Sync", "workers": 2}), server.link(Role.WORKER)
+    server.start_worker(job, 0)
+    server.start_worker(job, 1, link=silent)
     collector = connect()
     while next(collector).shape[0] != 2:
         pass
-    workers[1].transport._link.close()  # without a farewell
+    silent.close()  # without a farewell
     while next(collector).shape[0] != 1:
         pass
     assert "default/test: worker 1 has sent no heartbeat for 3 s" in caplog.text
@@ -77,7 +80,7 @@ def test_the_workers_wait_for_the_learner_is_counted(
 def test_the_workers_wait_for_weights_is_counted(server: Server, connect: Connect) -> None:
     worker = server.start_worker(server.own(**ASYNC | {"policy": {"mlp": {}}}), 0)
     collector = connect()
-    collector._director.direct()
+    collector.set_seed(1)  # sends control, and no weights
     worker.wait_for(WorkerState.WAITING_FOR_WEIGHTS)
     collector.update_policy_weights_(actor_critic())
     wait_until(lambda: next(collector) is not None and collector.stats().waited_for_weights_s > 0)

@@ -181,7 +181,7 @@ def test_lists_have_an_entry_for_each_worker(monkeypatch: pytest.MonkeyPatch) ->
     entries: Any = job.spec.env.kwargs["entries"]
     assert entries == [{"entrypoint": f"{HERE}:make_env", "kwargs": {"limit": 3}}, {"id": "CartPole-v1"}]
     monkeypatch.setenv("ROLLFLEET_WORKER", "0")
-    assert env_of_worker(entries=entries)._max_episode_steps == 3  # type: ignore[attr-defined]
+    assert env_of_worker(entries=entries).spec.max_episode_steps == 3  # type: ignore[attr-defined]
     monkeypatch.setenv("ROLLFLEET_WORKER", "3")
     assert env_of_worker(entries=entries).spec.id == "CartPole-v1"  # type: ignore[attr-defined]
     made = policy_of_worker(None, None, entries=[{"entrypoint": f"{HERE}:make_policy"}])  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from rollfleet import Collector
 from rollfleet.errors import JobInvalid, LearnerReplaced
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, pack
+from rollfleet_api.ranks import Rank
 from rollfleet_api.subjects import Ask
 from rollfleet_api.transfers import BatchMeta
 
@@ -74,9 +75,9 @@ def test_in_mode_sync_each_rank_gets_its_workers_fragments_of_every_round(connec
 def test_each_rank_goes_on_without_a_batch_that_cannot_be_read(connect: Connect, server: Server) -> None:
     server.own(**SENT | {"mode": "Sync", "collect": {"framesPerBatch": 24}})
     other, leader = (connect(rank=rank, ranks=2) for rank in (1, 0))
-    calls = [begin(next, leader), begin(next, other)]
-    wait_until(lambda: leader._director.run_state.round)
-    meta = BatchMeta(session=leader._transport.resumed.session, round=1, version=1, frames=6)
+    controls, calls = server.hear_control(), [begin(next, leader), begin(next, other)]
+    wait_until(lambda: controls and controls[-1].round)
+    meta = BatchMeta(session=controls[-1].session, round=1, version=1, frames=6)
     for worker in range(WORKERS):  # the first of each rank sends too many frames
         sent = fragment(float(worker), steps=5000 if worker < 2 else 3)
         server.worker_transport(worker).send(sent, meta)
@@ -124,6 +125,7 @@ def test_rank_0_alone_sends_versions(server: Server, connect: Connect) -> None:
     job = server.own(**ASYNC | {"weights": {"interval": 0, "maxLag": 1}})
     workers = [server.start_worker(job, index) for index in range(WORKERS)]
     leader, other = both(connect)
+    controls = server.hear_control()
     assert other.update_policy_weights_() == 0
     next(leader)
     assert other.update_policy_weights_() == 1
@@ -145,10 +147,10 @@ def test_rank_0_alone_sends_versions(server: Server, connect: Connect) -> None:
     assert next(leader).numel() > 0  # the job continues
     leader.shutdown()
     join_all(workers)
-    transport: Any = leader._transport
+    assert {(control.session, control.seed) for control in controls} == {(controls[0].session, None)}
     for worker in workers:
         assert worker.transport.control is not None
-        assert (worker.transport.control.session, worker.transport.control.seed) == (transport.resumed.session, None)
+        assert (worker.transport.control.session, worker.transport.control.seed) == (controls[0].session, None)
 
 
 def test_a_replaced_rank_leaves_its_unacknowledged_batches_to_its_successor(server: Server, connect: Connect) -> None:
@@ -243,9 +245,11 @@ def test_nats_may_be_killed_and_started_again_under_several_ranks(server: Server
 def test_a_completed_job_does_not_end_ranks_that_come_before_the_next_rank_0(server: Server, connect: Connect) -> None:
     job = server.own(**SYNC)
     connect(actor_critic()).shutdown()
-    leader, other = both(connect)
+    of_other = server.learner_transport(rank=Rank(1, 2))
+    other = Collector.over(of_other, job, actor_critic())
+    leader = connect(actor_critic(), rank=0, ranks=2)
     running = begin(lambda each: in_step(each, 2), [other, leader])
-    while (control := other._transport.leader_control) and control.phase is LearnerPhase.COMPLETE:
+    while (control := of_other.leader_control) and control.phase is LearnerPhase.COMPLETE:
         assert not running.done()
     for index in range(WORKERS):
         server.start_worker(job, index)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from tests.job_server import Connect, Server, actor_critic, join_all
+from tests.sdk.batch_sender import Sender
 from tests.waiting import wait_until
 
 from rollfleet import Collector
-from rollfleet_api.messages import LearnerStatus
+from rollfleet_api.messages import LearnerStatus, WorkerStatus
 
 FRAMES, ENVS = 48, 2  # which 1, 2, 3 and 4 workers divide evenly
 ENV, COLLECT = {"id": "CartPole-v1", "numEnvs": ENVS}, {"framesPerBatch": FRAMES}
@@ -53,17 +54,18 @@ def test_sync_job_goes_from_2_to_4_to_1_to_2_workers_with_batches_of_the_same_fr
 
 
 def test_the_default_of_max_lag_follows_the_number_of_workers(server: Server, connect: Connect) -> None:
-    spec = SYNC | {"mode": "Async"}
-    server.start_workers(**spec, workers=1)
-    collector = connect()
-    next(collector)
-    admission = collector._gatherer.admission
-    assert admission.max_lag == 4
-    job = server.own(**spec, workers=3)
+    spec = SYNC | {"mode": "Async", "weights": {"interval": 0}, "delivery": {"maxBatchesAhead": 2}}
+    server.own(**spec, workers=1)
+    collector, sender = connect(actor_critic()), Sender(server, 0)
+    for _ in range(10):
+        collector.update_policy_weights_()
+    assert [sender.admitted(collector, lag=lag) for lag in (4, 5)] == [True, False]
+    server.own(**spec, workers=3)
     for index in (1, 2):
-        server.start_worker(job, index)
-    while admission.max_lag != 8:
-        next(collector)
+        server.worker_transport(index).report(WorkerStatus(worker=index, incarnation=0))
+    while not sender.admitted(collector, lag=8):
+        pass
+    assert not sender.admitted(collector, lag=9)
 
 
 def test_the_learner_reports_its_loops_wait_for_data(server: Server, connect: Connect) -> None:

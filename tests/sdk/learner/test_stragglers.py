@@ -161,7 +161,7 @@ def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
     workers = [server.start_worker(job, 0)]
     collector = connect(actor_critic())
     first = begin(next, collector)
-    while not collector._director.run_state.closed:
+    while not ((control := workers[0].transport.control) and control.closed):
         assert not first.done()
         time.sleep(0.01)
     if comes:

@@ -5,12 +5,14 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from tests.job_server import Connect, Server, actor_critic, always
+from tests.job_server import Connect, Server, actor_critic, always, hearing
 from tests.waiting import wait_until
 
+from rollfleet import Collector
 from rollfleet.errors import LearnerReplaced
 from rollfleet.schemes import Whole
 from rollfleet_api.job import CollectorJobStatus
+from rollfleet_api.permissions import Role
 from rollfleet_api.versions import version_of
 
 ENV = {"id": "CartPole-v1", "numEnvs": 4}
@@ -43,21 +45,21 @@ def test_a_learner_that_returns_with_older_weights_is_noticed(
 
 def test_a_replaced_learner_that_talks_on_drives_no_worker(server: Server, connect: Connect) -> None:
     (worker,) = server.start_workers(**SYNC)
-    replaced = connect(actor_critic())
+    hears, transport = hearing(link := server.link(Role.LEARNER)), server.learner_transport(link)
+    replaced = Collector.over(transport, transport.job, actor_critic())
     next(replaced)
-    transport: Any = replaced._transport
-    transport._heartbeats._on_replaced = lambda: None  # it was stopped before, and goes on
+    hears.clear()  # it was stopped before, and goes on
     successor = connect(actor_critic())
     next(successor)
     replaced.update_policy_weights_()
-    replaced._director.direct()
+    with replaced.pause():
+        pass
     list(islice(successor, 3))
-    transport._on_replaced()
+    hears.set()
     with pytest.raises(LearnerReplaced):
         list(islice(replaced, 3))
-    following: Any = successor._transport
     assert worker.transport.control is not None
-    assert worker.transport.control.session == following.resumed.session > transport.resumed.session
+    assert worker.transport.control.session > transport.resumed.session
     successor.shutdown()
     worker.join()
 
@@ -70,14 +72,15 @@ def test_a_version_of_a_replaced_learner_is_never_taken_for_its_successors(
     """The replaced learner sends a version after its successor has read the newest number."""
     collect = SYNC["collect"] | {"exploration": "Mode"}
     (worker,) = server.start_workers(**SYNC | {"mode": mode, "collect": collect, "weights": {"interval": interval}})
-    replaced = connect(always(actor_critic(), 0))
+    hears, transport = hearing(link := server.link(Role.LEARNER)), server.learner_transport(link)
+    replaced = Collector.over(transport, transport.job, always(actor_critic(), 0))
     next(replaced)
+    hears.clear()
     policy = always(actor_critic(), 1)
     successor = connect(policy)
     newest = successor.version + 1
-    transport: Any = replaced._transport
     weights = Whole().select(always(actor_critic(), 0))
-    transport._sender.weights(version_of(transport.resumed.session, newest), Whole().layout(weights).snapshot(weights))
+    transport.send_weights(version_of(transport.resumed.session, newest), Whole().layout(weights), weights)
     wait_until(lambda: worker.status and worker.status.version == newest)
     own: float = newest if interval else math.inf  # the successor's first version
     actions: set[tuple[bool, int]] = set()

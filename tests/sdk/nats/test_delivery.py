@@ -14,23 +14,17 @@ from tests.waiting import wait_until
 
 from rollfleet import Collector
 from rollfleet.errors import LearnerReplaced
-from rollfleet.nats import intake
+from rollfleet.nats import intake, receiver
 from rollfleet.nats.intake import WINDOW_BYTES
 from rollfleet.nats.transport import NatsTransport
-from rollfleet.wire.fragment_message import pack_fragment
+from rollfleet.wire.fragment_message import pack_fragment, unpack_fragment
 from rollfleet_api.job import Compression
-from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus
+from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack
 from rollfleet_api.permissions import Role
 
 PLAIN = {"compression": "None"}  # equal numbers would make small batches
 RANDOM: dict[str, Any] = ASYNC | {"policy": {"random": {}}, "delivery": PLAIN}
 LARGE = 100_000  # numbers of an observation: batches of 3.2 MB, which the learner asks for
-
-
-def transport_of(collector: Collector) -> NatsTransport:
-    transport = collector._transport
-    assert isinstance(transport, NatsTransport)
-    return transport
 
 
 def run(transport: NatsTransport) -> Control:
@@ -61,34 +55,37 @@ def test_batches_are_compressed_as_the_job_says(compression: Compression, server
 
 def test_batches_that_wait_stay_compressed(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of hundreds of workers they would fill the learner's memory, at a hundred times the size that they came in."""
+    came, decoded = list[object](), list[int]()
+
+    class Noting(intake.Intake):
+        def add(self, data: Any) -> Any:
+            came.append(found := super().add(data))
+            return found
+
+    def noting(buffer: Any, **more: Any) -> Any:
+        decoded.append(buffer.nbytes)
+        return unpack_fragment(buffer, **more)
+
+    monkeypatch.setattr(receiver, "Intake", Noting)
+    monkeypatch.setattr(receiver, "unpack_fragment", noting)
     server.own(**RANDOM | {"delivery": {"maxBatchesAhead": 8, "compression": "Auto"}})
     collector, transport = connect(), server.worker_transport(0)
-    receiver, decoded = transport_of(collector)._receiver, list[int]()
-    decode = receiver._arrival
-
-    def noted(message: Any) -> Any:
-        decoded.append(receiver._ready_bytes)
-        return decode(message)
-
-    monkeypatch.setattr(receiver, "_arrival", noted)
     for number in range(4):
         transport.send(fragment(float(number), size=1_500_000), META)  # 36 MB, and as much again of next observations
-    wait_until(lambda: receiver._ready and receiver._encoded.qsize() <= 2)
+    wait_until(lambda: decoded and sum(found is not None for found in came) == 4)
+    assert len(decoded) == 1
     assert values(collector, 4) == [0.0, 1.0, 2.0, 3.0]
-    assert decoded == [0] * 4
 
 
 @pytest.mark.parametrize(
     ("kind", "size"), [("chunk", 4), ("chunk", LARGE), ("offer", LARGE), ("taken", 4), ("taken", LARGE)]
 )
-def test_the_next_offer_heals_a_loss(
-    kind: str, size: int, server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_offer_heals_a_loss(kind: str, size: int, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "ANSWER_S", 1.0)
-    server.own(**RANDOM)
-    collector, link = connect(), server.link(Role.WORKER)
-    transport = server.worker_transport(0, link)
-    lost = lose_next(transport_of(collector)._link if kind == "taken" else link, kind, 2)
+    job, of_learner, of_worker = server.own(**RANDOM), server.link(Role.LEARNER), server.link(Role.WORKER)
+    collector = Collector.over(server.learner_transport(of_learner), job)
+    transport = server.worker_transport(0, of_worker)
+    lost = lose_next(of_learner if kind == "taken" else of_worker, kind, 2)
     sending = [transport.send(fragment(float(number), size=size), META) for number in range(2)]
     assert sorted(values(collector, 2)) == [0.0, 1.0]
     for each in sending:
@@ -118,13 +115,12 @@ def test_a_successor_gets_what_a_replaced_learner_had_not_taken(server: Server, 
         transport.send(fragment(float(number)), META)
     assert values(replaced, 2) == [0.0, 1.0]
     successor = connect()
-    wait_until(lambda: transport_of(replaced)._receiver._fault is not None)
+    with pytest.raises(LearnerReplaced):
+        next(replaced)
     replaced.ack()  # too late
     last = transport.send(fragment(2.0), META)
     assert sorted(values(successor, 3)) == [0.0, 1.0, 2.0]
     last.delivered.result(10)
-    with pytest.raises(LearnerReplaced):
-        next(replaced)
 
 
 def test_corrupt_batches_are_dropped_and_counted_and_later_ones_arrive(server: Server, connect: Connect) -> None:
@@ -142,15 +138,16 @@ def test_corrupt_batches_are_dropped_and_counted_and_later_ones_arrive(server: S
 
 
 def test_half_a_batch_of_a_dead_worker_does_not_block_its_next_incarnation(server: Server, connect: Connect) -> None:
-    server.own(**RANDOM)
-    collector, dead = connect(), server.link(Role.WORKER)
-    transport = server.worker_transport(0, dead)
+    job, dead = server.own(**RANDOM), server.link(Role.WORKER)
+    learner = server.learner_transport()
+    collector, transport = Collector.over(learner, job), server.worker_transport(0, dead)
+    dead.call(dead.publish(dead.subjects.worker(0), pack(WorkerStatus(worker=0, incarnation=0, process=9))))
     publish(dead, 1.0, of(0, 0), chunk_bytes=256, chunks=slice(2))  # then it dies
+    wait_until(learner.workers)
     transport.close()
     alive = server.worker_transport(0)
-    transport_of(collector)._heartbeats.numbering.hear(WorkerStatus(worker=0, incarnation=0, process=9))
     alive.report(WorkerStatus(worker=0, incarnation=0))
-    transport_of(collector).control(run(transport_of(collector)))
+    learner.control(run(learner))
     wait_until(lambda: alive.control)
     assert alive.incarnation == 1
     sending = alive.send(fragment(2.0), META)
@@ -221,7 +218,7 @@ def test_a_worker_that_waits_for_the_learner_leaves_when_the_job_completes(serve
     learner = NatsTransport(server.link(Role.LEARNER), job)
     learner.control(run(learner))
     worker = server.start_worker(job, 0)
-    wait_until(lambda: learner._receiver._ready)  # it takes none
+    wait_until(lambda: worker.status and worker.status.batches)  # it takes none
     worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
     learner.control(replace(run(learner), phase=LearnerPhase.COMPLETE))
     worker.join()

@@ -68,7 +68,7 @@ def test_server_listens_on_the_loopback_only(server: Server) -> None:
 
 
 def test_passwords_are_readable_by_the_owner_only(server: Server) -> None:
-    passwords = server._running.passwords
+    passwords = server.passwords
     files = [file for file in server.folder.rglob("*") if file.is_file()]
     found = [file for file in files if passwords[OWNER].encode() in file.read_bytes()]
     assert [(file.name, stat.S_IMODE(file.stat().st_mode)) for file in found] == [("nats.json", 0o600)]

@@ -9,6 +9,7 @@ from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
 
+from rollfleet import Collector
 from rollfleet.wire.codec import LARGEST_BATCH_BYTES
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import WorkerStatus, pack
@@ -64,15 +65,14 @@ def test_heartbeats_of_workers_outside_the_job_are_ignored(server: Server, conne
     assert set(collector.versions()) == {1}
 
 
-def test_a_fragment_larger_than_the_jobs_is_dropped(server: Server, connect: Connect) -> None:
+def test_a_fragment_larger_than_the_jobs_is_dropped(server: Server) -> None:
     """Else the other fragments of its round would be padded to its length, or all of its rows to theirs."""
-    server.own(**SYNC)
-    collector, hostile = connect(), server.worker_transport(1)
-    meta = BatchMeta(session=collector._transport.resumed.session, round=1, version=1, frames=6)
+    job, learner = server.own(**SYNC), server.learner_transport()
+    collector, hostile = Collector.over(learner, job), server.worker_transport(1)
+    meta = BatchMeta(session=learner.resumed.session, round=1, version=1, frames=6)
     for sent in (fragment(1.0, steps=5000), fragment(1.0, envs=5000, steps=1), fragment(2.0)):
         hostile.send(sent, meta)
     Sender(server, 0).send(0.0, session=meta.session, round_=1)
-    learner: Any = collector._transport
-    wait_until(lambda: len(learner._receiver._ready) == 2)
+    wait_until(lambda: collector.stats().corrupt == 2)  # else the round would not wait for its third one
     assert next(collector)["observation"].mean(dim=(1, 2)).tolist() == [0.0, 0.0, 2.0, 2.0]
     assert collector.stats().corrupt == 2

@@ -4,9 +4,10 @@ import threading
 from typing import Any
 
 import pytest
-from tests.job_server import Connect, Server, actor_critic, lose_next
+from tests.job_server import Server, actor_critic, lose_next
 from tests.waiting import wait_until
 
+from rollfleet import Collector
 from rollfleet.nats import transport as nats
 from rollfleet.nats.transport import NatsTransport
 from rollfleet_api.messages import Control, LearnerPhase, WorkerState
@@ -22,14 +23,12 @@ SPEC: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", ["control", "weights", "workers", "taken", "wants", "ask"])
-def test_lost_messages_delay_a_round_and_are_repeated_or_asked_for(kind: str, server: Server, connect: Connect) -> None:
-    worker = server.start_worker(server.own(**SPEC), 0)
-    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
-    collector = connect(actor_critic())
-    sender: Any = collector._transport
-    link = worker.transport._link if kind in ("workers", "wants", "ask") else sender._link
+def test_lost_messages_delay_a_round_and_are_repeated_or_asked_for(kind: str, server: Server) -> None:
+    job, of_worker, of_learner = server.own(**SPEC), server.link(Role.WORKER), server.link(Role.LEARNER)
+    server.start_worker(job, 0, link=of_worker).wait_for(WorkerState.WAITING_FOR_LEARNER)
+    collector = Collector.over(server.learner_transport(of_learner), job, actor_critic())
     for version in (1, 2):
-        lost = lose_next(link, kind, 1)
+        lost = lose_next(of_worker if kind in ("workers", "wants", "ask") else of_learner, kind, 1)
         assert next(collector)["collector", "policy_version"].unique().tolist() == [version]
         assert lost or kind not in ("control", "weights")
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -51,6 +52,7 @@ class Versions:
     """The weights of a job, to be sent as a learner does, and followed as workers do.
 
     Attributes:
+        kept: The weights of the versions that the learner still keeps, by number.
         lost: Indices of chunks of which the next broadcast loses one each.
         sent: The subjects of all chunks that the learner sent.
     """
@@ -58,6 +60,7 @@ class Versions:
     def __init__(self, server: Server, *, numbers: int = NUMBERS) -> None:
         server.own(env={"id": "CartPole-v1"}, workers=2)
         self._server, self._learner, self._layout = server, server.link(Role.LEARNER), layout(numbers)
+        self.kept = WeakValueDictionary[int, torch.Tensor]()
         self.lost, self.sent = list[int](), list[str]()
         publish = self._learner.publish
 
@@ -73,12 +76,14 @@ class Versions:
         self._learner.publish = publish_or_lose  # type: ignore[method-assign]
         self.sender = LearnerSender(self._learner, present=lambda: 2, status=lambda: LearnerStatus(session=1))
         self._learner.call(self.sender.subscribe())
-        self._running = self._learner.spawn(self.sender.run())
+        self.running = self._learner.spawn(self.sender.run())
 
     def learn(self, version: int, *, value: float | None = None, workers: frozenset[int] | None = None) -> None:
         """Send a version, whose weights are all `value`, or its number, and control that asks for it."""
         weights = torch.full((self._layout.total_bytes // 4,), float(version if value is None else value))
-        self.sender.weights(version, self._layout.snapshot({"policy": {"weight": weights}}), workers)
+        snapshot = self._layout.snapshot({"policy": {"weight": weights}})
+        self.kept[version] = snapshot.data
+        self.sender.weights(version, snapshot, workers)
         some = tuple((worker, version) for worker in workers or ())
         asked = Control(session=session_of(version), phase=LearnerPhase.RUN, round=0, version=0, some=some)
         self.sender.control(asked if workers else replace(asked, version=version))
@@ -108,7 +113,7 @@ class Versions:
 def versions(server: Server) -> Iterator[Versions]:
     made = Versions(server)
     yield made
-    made._running.cancel()
+    made.running.cancel()
 
 
 @pytest.fixture
@@ -137,7 +142,7 @@ def test_lost_chunks_of_a_version_are_asked_for(lost: list[int], server: Server,
     versions.learn(1)
     wait_until(lambda: newest(inbox) == (1, 1.0))
     assert versions.sent.count("all") == CHUNKS
-    versions._running.cancel()
+    versions.running.cancel()
 
 
 def test_a_worker_that_joins_gets_the_newest_version(versions: Versions) -> None:
@@ -164,7 +169,7 @@ def test_a_version_for_one_worker_reaches_it_alone_and_is_replaced_by_the_next_f
     wait_until(lambda: newest(one) == (1, 1.0))
     versions.learn(3)
     wait_until(lambda: newest(one) == newest(other) == (3, 3.0))
-    assert len(versions.sender._versions) == 1
+    assert [*versions.kept] == [3]
 
 
 def test_a_large_version_waits_for_most_workers_and_one_that_is_stuck_asks_for_the_rest(
@@ -180,16 +185,16 @@ def test_a_large_version_waits_for_most_workers_and_one_that_is_stuck_asks_for_t
     released.set()
     wait_until(lambda: newest(stuck)[0] == 1, 60)
     assert link.client.stats["reconnects"] == 0
-    versions._running.cancel()
+    versions.running.cancel()
 
 
-def test_receivers_that_no_job_has_take_no_memory(versions: Versions, server: Server) -> None:
+def test_receivers_that_no_job_has_get_no_version(versions: Versions, server: Server) -> None:
     versions.learn(1)
     link = server.link(Role.WORKER)
     for name in ("x", "123456", "evaluation-", "7"):
-        link.call(link.publish(link.subjects.wants(name), pack(Want(version=1, chunks=2))))
-    wait_until(lambda: versions.sender._came)
-    assert versions.sender._came == {"7": (1, 2)}
+        link.call(link.publish(link.subjects.wants(name), pack(Want(version=1, send=((0, 1),)))))
+    wait_until(lambda: versions.sent[-1] != ALL)
+    assert versions.sent == [ALL, "7"]
 
 
 def test_chunks_of_a_replaced_learner_displace_no_version(versions: Versions) -> None:
