@@ -109,6 +109,15 @@ class Metrics(Collector):
                 if value is not None or name not in _UNKNOWN_AT_FIRST:
                     family.add_metric(list(key), value or 0)
             yield family
+        infos = GaugeMetricFamily(
+            "rollfleet_job_episode_info",
+            "Mean of a number in the last infos of the last 100 episodes",
+            labels=["namespace", "name", "info"],
+        )
+        for key, status in statuses.items():
+            for info, mean in (status.get("episodeInfos") or {}).items():
+                infos.add_metric([*key, info], mean)
+        yield infos
 
 
 def _at(status: Any, path: tuple[str, ...]) -> Any:

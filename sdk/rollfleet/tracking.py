@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TypeAlias
 
 from torch import Tensor
@@ -139,7 +140,8 @@ class Tracker(AbstractContextManager["Tracker"]):
 
         The collector's numbers are `collector/` and: `mean_return` and `mean_length` of the last 100 episodes,
         `frames_per_s` since the last call, `version`, `lag` of the worker that is furthest behind, and the waits of
-        `rollfleet.Stats`, in seconds: `waited_s`, `waited_for_space_s`, `waited_for_weights_s`.
+        `rollfleet.Stats`, in seconds: `waited_s`, `waited_for_space_s`, `waited_for_weights_s`. The means of
+        `collector.episode_infos` are `episode/` and their names.
 
         Args:
             values: Numbers, or tensors of one number, by name.
@@ -161,7 +163,8 @@ class Tracker(AbstractContextManager["Tracker"]):
         if collector.mean_return is not None:
             numbers |= {"mean_return": collector.mean_return, "mean_length": sum(lengths) / len(lengths)}
         self._frames, self._time_s = collector.frames, now_s
-        return {f"collector/{name}": float(number) for name, number in numbers.items()}
+        infos = {f"episode/{name}": fmean(values) for name, values in collector.episode_infos.items() if values}
+        return {f"collector/{name}": float(number) for name, number in numbers.items()} | infos
 
     def close(self) -> None:
         """End the run: the tracker writes what it still holds."""

@@ -6,12 +6,12 @@ Those about batches and weights on their way are in `transfers`. Any NATS client
 
 import json
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError, with_config
 
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_CALL_BYTES = 1 << 18  # of the arguments or the result of a call, as JSON
@@ -24,6 +24,8 @@ Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Index = Annotated[int, Field(ge=0, le=2**16 - 1)]
 Amount = Annotated[float, Field(ge=0, le=1e12)]
 """A time in seconds, or a rate: finite, so that readers can calculate with it."""
+Numbers = Annotated[dict[Annotated[Text, Field(max_length=100)], FiniteFloat], Field(max_length=32)]
+"""Numbers by name, which environments choose."""
 _STRICT = ConfigDict(strict=True, extra="ignore")
 
 M = TypeVar("M")
@@ -277,6 +279,7 @@ class LearnerStatus:
         dropped: Batches that were collected but not returned: too old, repeated, lost, unreadable.
         next_incarnation: Greater than the number of each incarnation of a worker.
         mean_return: Mean return of the last 100 episodes; None: no episode has ended yet.
+        episode_infos: Means of the numbers in their last infos, by name.
         episodes: Episodes of this session that have ended.
         lag: Versions between the newest one and that of the last batch.
         non_finite: Frames of this session with NaN or infinity, and versions of the weights with NaN.
@@ -295,6 +298,7 @@ class LearnerStatus:
     dropped: Count = 0
     next_incarnation: Count = 0
     mean_return: float | None = None
+    episode_infos: Numbers = field(default_factory=dict)
     lag: Count = 0
     episodes: Count = 0
     non_finite: Count = 0
@@ -316,7 +320,7 @@ def pack(message: Any) -> bytes:
 
 def _values(message: Any) -> dict[str, Any]:
     # `asdict` copies each value as well: it was half of a learner's time beside its workers
-    return {field.name: getattr(message, field.name) for field in fields(message)}
+    return {each.name: getattr(message, each.name) for each in fields(message)}
 
 
 def unpack(kind: type[M], data: bytes | memoryview) -> M:

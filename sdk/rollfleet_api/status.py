@@ -120,6 +120,10 @@ class CollectorJobStatus(StatusModel):
     mean_return: float | None = Field(
         default=None, description="Mean return of the last 100 episodes, rounded to four digits."
     )
+    episode_infos: dict[str, float] = Field(
+        default={},
+        description="Means of the numbers in the last infos of these episodes, by name, rounded to four digits.",
+    )
     episodes: int = Field(default=0, ge=0, description="Episodes that have ended since the learner connected.")
     evaluation: EvaluationStatus | None = Field(
         default=None, description="The newest result of `spec.evaluation`, since the learner connected."

@@ -9,6 +9,8 @@ from rollfleet_ui.model import Happened, Moment
 from rollfleet_ui.series import Series
 from rollfleet_ui.waits import Waits
 
+INFO: Final = "info."
+"""The series of a number in episodes' last infos are this and its name."""
 MAX_MOMENTS: Final = 300
 MAX_TEXT, MAX_DETAIL, MAX_DETAILS = 300, 4_000, 20_000
 """The most characters of a moment's text, of its detail, and of all details; the newest ones stay."""
@@ -69,6 +71,7 @@ class JobHistory:
                 "version": learner.version,
                 "lag": learner.lag,
             }
+            values |= {f"{INFO}{name}": mean for name, mean in learner.episode_infos.items()}
         self.series.add(now_s, values)
         self._note_learner(now_s, learner)
         self._note_workers(now_s, workers, problems or {})

@@ -9,6 +9,8 @@ from rollfleet_ui.model import SERIES, History
 
 MAX_POINTS: Final = 720
 _LARGEST: Final = 3e38  # of an array of 32-bit floats
+MOST_INFOS: Final = 32
+"""Series of names that environments choose."""
 _MEANS: Final = frozenset({"framesPerSecond"})
 """Series whose points are means over their step. Points of the others are the newest values."""
 
@@ -38,7 +40,10 @@ class Series:
         return len(self._times)
 
     def add(self, time_s: float, values: Mapping[str, float | None]) -> None:
-        """Add values at a time; those that are missing, None or infinite are unknown. Time never goes back."""
+        """Add values at a time, of `SERIES` and of other names. Time never goes back.
+
+        Those that are missing, None or infinite are unknown.
+        """
         newest_s = self._times[-1] if self._times else -math.inf
         time_s = max(time_s, newest_s)
         is_new = not self._times or time_s // self.step_s > newest_s // self.step_s
@@ -51,6 +56,9 @@ class Series:
             self._times.append(time_s)
         else:
             self._times[-1] = time_s
+        for name in values.keys() - self._values.keys():
+            if len(self._values) < len(SERIES) + MOST_INFOS:
+                self._values[name] = array("f", [math.nan] * (len(self) - is_new))
         for name, kept in self._values.items():
             given = values.get(name)
             value = given if given is not None and abs(given) < _LARGEST else math.nan

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from rollfleet_ui.series import MAX_POINTS, Series
+from rollfleet_ui.series import MAX_POINTS, MOST_INFOS, Series
 
 
 def test_a_full_series_doubles_its_step_and_still_covers_all_time() -> None:
@@ -42,6 +42,17 @@ def test_values_that_no_chart_can_show_are_unknown(value: float | None) -> None:
     series.add(0.0, {"meanReturn": value, "lag": 7.5})
     assert series.points().series["meanReturn"] == [None]
     assert series.points().series["lag"] == [7.5]
+
+
+def test_series_of_other_names_begin_when_they_come_and_are_bounded() -> None:
+    series = Series()
+    series.add(0.0, {"frames": 1.0})
+    for time_s in range(1, 3):
+        series.add(float(time_s), {f"info.{number}": float(time_s) for number in range(10_000)})
+    points = series.points()
+    infos = [values for name, values in points.series.items() if name.startswith("info.")]
+    assert len(infos) == MOST_INFOS
+    assert infos == [[None, 1.0, 2.0]] * MOST_INFOS
 
 
 def test_time_never_goes_back() -> None:

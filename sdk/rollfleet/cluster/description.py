@@ -148,6 +148,7 @@ def _counters(job: JobView, pods: Iterable[Pod], now: datetime) -> Table:
         "GPUs": str(status.gpus),
         "Frames": f"{amount_of_frames(job)}, {status.frames_per_second:,.0f}/s",
         "Return": f"{mean_return(job)}, {status.episodes:,} episodes",
+        "Infos": one_line(", ".join(f"{name} {mean:g}" for name, mean in status.episode_infos.items())),
         "Evaluation": evaluation(job),
         "Version": f"{version(job)}, lag {lag(job)}",
         "Batches": f"{status.batches.delivered:,} delivered, {status.batches.dropped:,} dropped",

@@ -57,10 +57,16 @@ OPTIONAL: Layout = {
 }
 
 Episodes: TypeAlias = dict[str, Tensor]
-"""What is said of the episodes that ended in a fragment, [m] each, in order of their end: `EPISODES`."""
+"""What is said of the episodes that ended in a fragment, [m] each, in order of their end: `EPISODES`, and more.
+
+Other names are `EPISODE_INFO` and that of a number in the last infos: float64, NaN of an episode without it.
+"""
 
 EPISODES = {"returns": torch.float64, "lengths": torch.int64}
 """Sums of rewards, and frames of the environment."""
+EPISODE_INFO = "info."
+MOST_EPISODE_INFOS = 32
+"""Names of numbers that are counted, in a worker and in a learner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +184,9 @@ def _check_size(fragment: Fragment) -> None:
         raise MessageCorrupt(f"final observations for {sorted(fragment.final)}, which are not in the fragment")
     ended = {name: (value.dtype, tuple(value.shape)) for name, value in fragment.episodes.items()}
     m = fragment.episodes["returns"].numel() if "returns" in ended else 0
-    if ended != {name: (dtype, (m,)) for name, dtype in EPISODES.items()}:
+    infos = [name for name in ended if name.startswith(EPISODE_INFO)]
+    expected = EPISODES | dict.fromkeys(infos, torch.float64)
+    if ended != {name: (dtype, (m,)) for name, dtype in expected.items()} or len(infos) > MOST_EPISODE_INFOS:
         raise MessageCorrupt(f"numbers of episodes: {ended}; expected {EPISODES}, [m] each")
     if not 0 <= fragment.version < 1 << 63:
         raise MessageCorrupt(f"policy version {fragment.version} is out of range")

@@ -14,13 +14,15 @@ Step: TypeAlias = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.
 
 _INTEGERS = (int, np.integer)
 _NUMBERS = (int, float, np.integer, np.floating)
+_SCALARS = (*_NUMBERS, np.bool_)
 _FLAGS = frozenset((bool, np.bool_, np.ndarray))
 
 
 class SerialVectorEnv(SyncVectorEnv):
     """A `SyncVectorEnv` that does not reset by itself.
 
-    It drops the environments' infos, writes observations in place instead of stacking them, and a masked reset touches
+    It drops the environments' infos, but for the numbers of an episode's last one: they are the vector's `final_info`,
+    in Gymnasium's form. It writes observations in place instead of stacking them, and a masked reset touches
     only the environments that it resets. It owns all arrays that it returns; the next call changes them.
 
     Attributes:
@@ -83,6 +85,8 @@ class SerialVectorEnv(SyncVectorEnv):
                 info = self._take(i, outcome)
             if keys:
                 self._keep(info, i, infos)
+            if info and (terminated or truncated):
+                keep_numbers(info, i, infos.setdefault("final_info", {}), self.num_envs)
         return observations, self._rewards, self._terminations, self._truncations, infos
 
     def reset(
@@ -107,7 +111,10 @@ class SerialVectorEnv(SyncVectorEnv):
         infos: dict[str, Any] = {}
         for i, env in enumerate(self.envs):
             action = self._acted.join([leaf[i] for leaf in leaves])
-            self._keep(self._take(i, env.step(action)), i, infos)
+            info = self._take(i, env.step(action))
+            self._keep(info, i, infos)
+            if info and (self._terminations[i] or self._truncations[i]):
+                keep_numbers(info, i, infos.setdefault("final_info", {}), self.num_envs)
         return self._observations, self._rewards, self._terminations, self._truncations, infos
 
     def _keep(self, info: Mapping[str, Any], i: int, infos: dict[str, Any]) -> None:
@@ -181,6 +188,17 @@ class SerialVectorEnv(SyncVectorEnv):
                 raise EnvironmentInvalid(
                     f"environment {i} ({self.envs[i]}) returned {name} {value!r}; return {wanted}"
                 ) from None
+
+
+def keep_numbers(info: Mapping[str, Any], i: int, infos: dict[str, Any], num_envs: int) -> None:
+    """Put the numbers of environment `i`'s info into a vector's infos; those of a nested dict as `outer.inner`."""
+    for name, value in info.items():
+        if isinstance(value, Mapping):
+            keep_numbers({f"{name}.{inner}": each for inner, each in value.items()}, i, infos, num_envs)
+        elif isinstance(value, _SCALARS):
+            if name not in infos:
+                infos[name], infos[f"_{name}"] = np.full(num_envs, np.nan), np.zeros(num_envs, np.bool_)
+            infos[name][i], infos[f"_{name}"][i] = value, True
 
 
 def place_of(info: Mapping[str, Any], key: str) -> tuple[Mapping[str, Any], str]:

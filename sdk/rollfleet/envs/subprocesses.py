@@ -192,9 +192,15 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _infos(self, answers: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
         infos: dict[str, Any] = {}
         for index, found in answers.items():
-            for key, values in found.items():
-                infos.setdefault(key, np.zeros(self.num_envs, values.dtype))[self._groups[index]] = values
+            self._merge(found, self._groups[index], infos)
         return infos
+
+    def _merge(self, found: Mapping[str, Any], group: slice, infos: dict[str, Any]) -> None:
+        for key, values in found.items():
+            if isinstance(values, Mapping):
+                self._merge(values, group, infos.setdefault(key, {}))
+            else:
+                infos.setdefault(key, np.zeros(self.num_envs, values.dtype))[group] = values
 
     def _died(self, index: int) -> EnvironmentFailed:
         process = self.processes[index]

@@ -371,6 +371,7 @@ class Gatherer:
             batches=tally.batches,
             dropped=self._dropped(),
             mean_return=tally.mean_return,
+            episode_infos=tally.means,
             lag=tally.lag,
             episodes=tally.episodes,
             non_finite=tally.non_finite + self._weights.non_finite,

@@ -346,6 +346,24 @@ class BatchIterator(IterableDataset[Any]):
         return list(self._tally.episode_lengths)
 
     @property
+    def episode_infos(self) -> dict[str, list[float]]:
+        """The last 100 values of each number that environments say in the last info of an episode, by name.
+
+        A number of a nested dict has the name `outer.inner`; an episode without it has no value. 32 names at most.
+
+        Example:
+            >>> from gymnasium.wrappers import RecordEpisodeStatistics
+            >>> env = lambda: RecordEpisodeStatistics(gymnasium.make("CartPole-v1"))
+            >>> with rollfleet.Collector(env, frames_per_batch=64, total_frames=256) as collector:
+            ...     for batch in collector:
+            ...         pass
+            ...     collector.episode_infos["episode.r"] == collector.episode_returns
+            True
+        """
+        self._calls.check()
+        return {name: list(numbers) for name, numbers in self._tally.episode_infos.items()}
+
+    @property
     def mean_return(self) -> float | None:
         """Mean return of the same episodes; None: no episode has ended."""
         self._calls.check()

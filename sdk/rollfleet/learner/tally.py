@@ -3,8 +3,10 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from math import isfinite, isnan
 from typing import Any
 
+from rollfleet.data.batch import EPISODE_INFO, MOST_EPISODE_INFOS
 from rollfleet.transports.learner_side import Arrival
 from rollfleet_api.versions import count_of
 
@@ -24,6 +26,7 @@ class Tally:
         non_finite: Their frames with NaN or infinity.
         episode_returns: Returns of the last 100 episodes that ended in these batches.
         episode_lengths: Lengths of the same episodes, in frames.
+        episode_infos: The last 100 values of each number in episodes' last infos, by name.
     """
 
     frames: int = 0
@@ -34,12 +37,18 @@ class Tally:
     non_finite: int = 0
     episode_returns: deque[float] = field(default_factory=lambda: deque(maxlen=EPISODES))
     episode_lengths: deque[int] = field(default_factory=lambda: deque(maxlen=EPISODES))
+    episode_infos: dict[str, deque[float]] = field(default_factory=dict)
     _before: "Tally | None" = None  # the last batch
 
     def add(self, arrivals: Sequence[Arrival], *, newest: int) -> None:
         """Count one batch of these arrivals. `newest` is the count of the newest version at that time."""
-        returns, lengths = self.episode_returns.copy(), self.episode_lengths.copy()
-        self._before = replace(self, episode_returns=returns, episode_lengths=lengths, _before=None)
+        self._before = replace(
+            self,
+            episode_returns=self.episode_returns.copy(),
+            episode_lengths=self.episode_lengths.copy(),
+            episode_infos={name: numbers.copy() for name, numbers in self.episode_infos.items()},
+            _before=None,
+        )
         for arrival in arrivals:
             self.frames += arrival.meta.frames
             self.nbytes += arrival.nbytes
@@ -48,7 +57,19 @@ class Tally:
             self.episodes += len(arrival.episodes["returns"])
             self.episode_returns.extend(arrival.episodes["returns"].tolist())
             self.episode_lengths.extend(arrival.episodes["lengths"].tolist())
+            for name, numbers in arrival.episodes.items():
+                if name.startswith(EPISODE_INFO):
+                    self._add_info(name.removeprefix(EPISODE_INFO), numbers.tolist())
         self.batches += 1
+
+    def _add_info(self, name: str, numbers: Sequence[float]) -> None:
+        known = self.episode_infos.get(name)
+        if known is None:
+            if len(self.episode_infos) >= MOST_EPISODE_INFOS:
+                return
+            known = deque(maxlen=EPISODES)
+            self.episode_infos = {**self.episode_infos, name: known}  # a copy: another thread may read it
+        known.extend(number for number in numbers if not isnan(number))
 
     def take_back(self) -> None:
         """Forget the last batch: it was lost on its way to the learner's loop."""
@@ -59,6 +80,12 @@ class Tally:
     def mean_return(self) -> float | None:
         """Mean return of the last 100 episodes; None: no episode has ended."""
         return sum(self.episode_returns) / len(self.episode_returns) if self.episode_returns else None
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Means of `episode_infos`, as far as they are finite, by name."""
+        means = {name: sum(known) / len(known) for name, numbers in self.episode_infos.items() if (known := [*numbers])}
+        return {name: mean for name, mean in means.items() if isfinite(mean)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, for a run that continues elsewhere."""

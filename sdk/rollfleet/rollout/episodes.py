@@ -1,17 +1,19 @@
 """Returns, lengths and last observations of episodes, collected while a vector of environments runs."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rollfleet.data.batch import Episodes
+from rollfleet.data.batch import EPISODE_INFO, Episodes
 from rollfleet.data.tensor_memory import Array
 
 log = logging.getLogger(__name__)
 
+NOTHING: Mapping[str, Array] = MappingProxyType({})
 LONG_FRAMES = 30_000
 """More than the longest episode of Atari: 108,000 frames, of which an agent sees each fourth."""
 
@@ -29,12 +31,16 @@ class EpisodeCounts:
         self.returns: NDArray[np.float64] = np.zeros(num_envs, dtype=np.float64)
         self.lengths: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
         self.ended = 0
-        self._ended: list[tuple[NDArray[np.float64], NDArray[np.int64]]] = []
+        self._ended: list[Mapping[str, Array]] = []
 
-    def end(self, envs: NDArray[np.intp]) -> None:
-        """Record the end of the episodes in `envs`; their next frame is the first of another episode."""
+    def end(self, envs: NDArray[np.intp], said: Mapping[str, Array] = NOTHING) -> None:
+        """Record the end of the episodes in `envs`; their next frame is the first of another episode.
+
+        `said` is what the environments say of them, float64 [n] by name.
+        """
         self.ended += len(envs)
-        self._ended.append((self.returns[envs], self.lengths[envs]))
+        numbers = {EPISODE_INFO + name: values for name, values in said.items()}
+        self._ended.append({"returns": self.returns[envs], "lengths": self.lengths[envs], **numbers})
         self.discard(envs)
 
     def discard(self, envs: NDArray[np.intp] | slice) -> None:
@@ -42,12 +48,25 @@ class EpisodeCounts:
         self.returns[envs] = 0.0
         self.lengths[envs] = 0
 
-    def take(self) -> Episodes:
-        """Return and clear what is said of ended episodes."""
-        returns = np.concatenate([np.zeros(0), *(returns for returns, _ in self._ended)])
-        lengths = np.concatenate([np.zeros(0, dtype=np.int64), *(lengths for _, lengths in self._ended)])
-        self.ended, self._ended = 0, []
-        return {"returns": torch.from_numpy(returns), "lengths": torch.from_numpy(lengths)}
+    def take(self, count: int | None = None) -> Episodes:
+        """Return and forget what is said of the first `count` episodes that ended; None: of all."""
+        count = self.ended if count is None else min(count, self.ended)
+        ended = self._joined()
+        self.ended -= count
+        self._ended = [{name: numbers[count:] for name, numbers in ended.items()}] if self.ended else []
+        return {name: torch.from_numpy(numbers[:count]) for name, numbers in ended.items()}
+
+    def _joined(self) -> dict[str, Array]:
+        joined: dict[str, Array] = {"returns": np.zeros(self.ended), "lengths": np.zeros(self.ended, np.int64)}
+        first = 0
+        for part in self._ended:
+            end = first + len(part["returns"])
+            for name, numbers in part.items():
+                if name not in joined:
+                    joined[name] = np.full(self.ended, np.nan)
+                joined[name][first:end] = numbers
+            first = end
+        return joined
 
 
 class LongEpisodes:

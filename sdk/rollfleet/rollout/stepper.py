@@ -24,8 +24,9 @@ from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.policies.actor import Actor
-from rollfleet.rollout.episodes import EpisodeCounts, FinalObservations
+from rollfleet.rollout.episodes import NOTHING, EpisodeCounts, FinalObservations
 from rollfleet.rollout.infos import Infos
+from rollfleet.rollout.last_infos import LastInfos
 from rollfleet.rollout.storage import Staging, Storage
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet_api.collection import CollectSpec
@@ -73,7 +74,7 @@ class Stepper:
         num_envs = context.env.num_envs
         self._ids: NDArray[np.int64] = context.trajectories.take(num_envs)
         self._idle: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)  # which have no frame in the next step
-        self._finals = FinalObservations()
+        self._finals, self._last_infos = FinalObservations(), LastInfos(f"environment {context.env}")
         self._staging = Staging(layout, num_envs, steps) if mode is AutoresetMode.NEXT_STEP else None
 
     def restart(self) -> None:
@@ -202,7 +203,7 @@ class Stepper:
         ended = counted = done.nonzero()[0]
         if not spec.reset_when_done:
             counted = ended[~self._idle[ended]]
-        episodes.end(counted)
+        episodes.end(counted, self._last_infos.read(info.get("final_info", info), counted) if info else NOTHING)
         if self._mode is AutoresetMode.DISABLED:
             self._finals.add(counted, [array[counted] for array in actor.carried])
             following, _ = env.reset(options={"reset_mask": done})

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rollfleet.data.batch import MASK, NO_TRAJECTORY, REWARD, TERMINATED, TRAJECTORY, TRUNCATED, Fragment, Key
+from rollfleet.data.batch import MASK, NO_TRAJECTORY, TERMINATED, TRAJECTORY, TRUNCATED, Episodes, Fragment, Key
 from rollfleet.data.tensor_memory import Array
 from rollfleet.data.whole_trajectories import WholeTrajectories
 from rollfleet.rollout.stepper import Collected
@@ -50,9 +50,9 @@ def cut_after(whole: WholeTrajectories[Piece], following: Sequence[Array]) -> No
 
 
 def fragment_of(
-    taken: Sequence[Sequence[Piece]], carried_keys: Sequence[Key], version: int, *, ended: bool
+    taken: Sequence[Sequence[Piece]], carried_keys: Sequence[Key], version: int, episodes: Episodes
 ) -> Fragment:
-    """Return trajectories as a fragment with new memory. `ended`: whether they are whole episodes, which count."""
+    """Return trajectories as a fragment with new memory."""
     lengths = torch.tensor([sum(len(piece.values[TRAJECTORY]) for piece in pieces) for pieces in taken], device="cpu")
     longest = int(lengths.max())
     steps: dict[Key, Tensor] = {}
@@ -66,10 +66,4 @@ def fragment_of(
     for key, leaf in zip(carried_keys, zip(*(pieces[-1].final for pieces in taken), strict=True), strict=True):
         rows = torch.from_numpy(np.stack(leaf))
         final[key] = rows.view(steps[key].dtype) if steps[key].dtype is torch.bfloat16 else rows
-    counted = len(taken) if ended else 0
-    return Fragment(
-        steps=steps,
-        final=final,
-        episodes={"returns": steps[REWARD].double().sum((1, 2))[:counted], "lengths": lengths[:counted]},
-        version=version,
-    )
+    return Fragment(steps=steps, final=final, episodes=episodes, version=version)

@@ -134,6 +134,7 @@ def reported(heartbeats: Heartbeats) -> dict[str, object]:
     return {
         "frames": learner.frames,
         "mean_return": _rounded(learner.mean_return),
+        "episode_infos": {name: _rounded(mean) for name, mean in learner.episode_infos.items()},
         "episodes": learner.episodes,
         "evaluation": _evaluation(learner.evaluation),
         "non_finite": learner.non_finite,

@@ -8,6 +8,7 @@ import { jobLink, route, setOptions } from "./route.js";
 import { Moments } from "./timeline.js";
 
 const NEWEST = 6;
+const INFO = "info."; // and the name of a number that environments say of an episode
 
 /** Return whether the address asks for curves over frames. */
 export const isOverFrames = () => route().options.get("x") === "frames";
@@ -54,6 +55,8 @@ export class Overview extends Component {
             ${chart("Version", [{ values: curves.version, steps: true }], { range: [0, null] })}
             ${chart("Lag", [{ values: curves.lag, steps: true }], { range: [0, null], note: "versions" })}
             ${chart("Workers ready", [{ values: curves.workersReady, steps: true }], { range: [0, null] })}
+            ${Object.entries(curves).filter(([name]) => name.startsWith(INFO)).map(([name, values]) =>
+              chart(name.slice(INFO.length), [{ values }], { key: name, format: number, note: "mean of the last 100 episodes" }))}
           </div>`}
       </section>
       <section class="latest" aria-label="Latest events">

@@ -150,9 +150,13 @@ def test_return_is_in_the_metrics_once_there_is_one_and_waits_alone_write_no_sta
     lab.learner_says(LearnerPhase.RUN, frames=64, waited_s=9.0)
     lab.seconds_pass(1.0)  # several looks
     assert (lab.get(KIND, "cartpole") or {})["metadata"]["resourceVersion"] == before
-    lab.learner_says(LearnerPhase.RUN, frames=64, waited_s=9.0, mean_return=21.0, episodes=3)
+    lab.learner_says(
+        LearnerPhase.RUN, frames=64, waited_s=9.0, mean_return=21.0, episodes=3, episode_infos={"goal.x": 0.5}
+    )
     wait_for(lambda: f"rollfleet_job_mean_return{labels} 21.0" in running.http("/metrics")[1])
     assert f"rollfleet_job_learner_waited_seconds{labels} 9.0" in running.http("/metrics")[1]
+    info = f'rollfleet_job_episode_info{{info="goal.x",name="cartpole",namespace="{lab.namespace}"}} 0.5'
+    assert info in running.http("/metrics")[1]
 
 
 def test_job_that_is_nested_too_deeply_for_a_decoder_stops_no_other(

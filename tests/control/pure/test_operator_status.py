@@ -43,8 +43,14 @@ def test_returns_and_waits_are_those_of_the_heartbeats() -> None:
     found = scene().running(0, 1)
     workers = [found.beat(0, waited_for_space_s=1.9, waited_for_weights_s=7.0), found.beat(1, waited_for_space_s=2.5)]
     now = status_of(
-        found.with_heartbeats(*workers, learner=learner(mean_return=-142.4567, episodes=77, waited_s=3.7, non_finite=5))
+        found.with_heartbeats(
+            *workers,
+            learner=learner(
+                mean_return=-142.4567, episode_infos={"success": 2 / 3}, episodes=77, waited_s=3.7, non_finite=5
+            ),
+        )
     )
+    assert now.episode_infos == {"success": 0.6667}
     assert (now.mean_return, now.episodes, now.lag, now.non_finite) == (-142.5, 77, 1, 5)
     assert now.waits == WaitsStatus(learner_seconds=3, workers_for_learner_seconds=3, workers_for_weights_seconds=7)
     gone = found.with_heartbeats(learner=learner(mean_return=3.0, waited_s=5.0)).later(10).with_heartbeats()

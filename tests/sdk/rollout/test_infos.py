@@ -1,4 +1,4 @@
-"""`info_keys`: infos of the environments, however their episodes end and wherever they step, in every place."""
+"""`info_keys`, and the numbers of last infos: however episodes end and wherever they step, in every place."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,7 +16,7 @@ from tests.sdk.rollouts import rollout_of
 from torch import Tensor
 
 from rollfleet import ReplayBuffer
-from rollfleet.data.batch import to_batch
+from rollfleet.data.batch import MOST_EPISODE_INFOS, to_batch
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import EnvironmentInvalid, JobInvalid
 from rollfleet.rollout.rollout import Rollout
@@ -180,6 +180,54 @@ def test_batches_have_the_infos_that_were_asked_for_in_every_place(collect: Coll
     assert buffer.sample(8)["next", "info", "success"].shape == (8,)
     collector.shutdown()
     assert ("next", "info") not in next(collect(Reporting, **keywords)).keys(True)
+
+
+@pytest.mark.parametrize(
+    ("vector", "options"),
+    [*((vector, {}) for vector in ENVS), ("async", {"trajs_per_batch": 5}), ("sync", {"reset_when_done": False})],
+    ids=str,
+)
+def test_the_numbers_of_last_infos_are_those_of_their_episodes(
+    roll: Callable[..., Rollout], vector: str, options: dict[str, Any]
+) -> None:
+    rollout = roll(ENVS[vector](), info_keys=(), **options)
+    for _ in range(3):
+        fragment = rollout.collect(version=0)
+        batch, said = to_batch(fragment), fragment.episodes
+        assert set(said) == {"returns", "lengths", "info.level", "info.success"}
+        last = batch["next", "observation"][batch["next", "done"].squeeze(-1)].squeeze(-1)
+        assert said["info.level"].sort().values.tolist() == (last + 2**40).sort().values.tolist()
+        assert torch.equal(said["info.success"] == 1, (said["info.level"] - 2**40) % (2 * FRAMES) == 0)
+
+
+def test_an_episode_without_a_number_has_none_and_the_first_32_names_count(
+    roll: Callable[..., Rollout], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Careless(Reporting):
+        def step(self, action: Any) -> Any:
+            *outcome, info = super().step(action)
+            odd = self._steps % (2 * FRAMES) == FRAMES
+            more = {f"{self._steps} {number}": number for number in range(50)} if self._steps > 3 * FRAMES else {}
+            return *outcome, {"nested": {"odd": True}} | info | more if odd else more
+
+    rollout = roll(SyncVectorEnv([Careless], autoreset_mode=AutoresetMode.DISABLED), info_keys=())
+    first, *_, last = [rollout.collect(version=0).episodes for _ in range(4)]
+    assert first["info.nested.odd"].nan_to_num(-1).tolist() == [1, -1]
+    assert len(last) <= 2 + MOST_EPISODE_INFOS
+    said = [record.message for record in caplog.records if "numbers at the end of an episode" in record.message]
+    assert said == [
+        "environment SyncVectorEnv(num_envs=1) says more than 32 numbers at the end of an episode; '16 29' and others "
+        "are not counted: leave them out of its info"
+    ]
+
+
+def test_a_learner_has_the_numbers_of_last_infos_in_every_place(collect: Collect) -> None:
+    collector = collect(Reporting, num_envs=2, frames_per_batch=8 * collect.workers)
+    for _ in islice(collector, 3):
+        pass
+    levels, successes = collector.episode_infos["level"], collector.episode_infos["success"]
+    assert len(levels) == len(successes) == len(collector.episode_returns) > 0
+    assert successes == [(level - 2**40) % (2 * FRAMES) == 0 for level in levels]
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,7 @@ def _history(chance: random.Random, began_s: float, points: int, workers: int) -
                 "framesPerSecond": speed,
                 "meanReturn": None if part < 0.03 else solved * chance.uniform(0.93, 1.0),
                 "episodes": at * 12,
+                "info.success": part,
                 "version": at // 2,
                 "lag": chance.choice((0, 0, 1, 1, 2)),
                 "workersReady": 0 if part < 0.02 else workers - (0.6 < part < 0.66),
