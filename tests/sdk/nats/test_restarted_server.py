@@ -76,7 +76,8 @@ def test_a_learner_numbers_workers_beyond_those_that_died_with_its_predecessor(
     for number in (1, 2):
         workers[1].transport.close()
         workers[1] = server.start_worker(job, 1)
-        wait_until(lambda number=number: workers[1].transport.incarnation == number)
+        while workers[1].transport.incarnation < number:
+            next(collector)
     frames = collector.frames
     collector.detach()
     for worker in workers[survivors:]:
