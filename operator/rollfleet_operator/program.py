@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -13,14 +12,15 @@ import kopf
 from rollfleet_api.job import KIND
 from rollfleet_operator.api import Api, without_credentials
 from rollfleet_operator.cache import WATCHED, Cache
-from rollfleet_operator.errors import ApiError, OperatorError
+from rollfleet_operator.errors import ApiError
 from rollfleet_operator.installation_key import KEY_BYTES
 from rollfleet_operator.installation_secret import installation_key
 from rollfleet_operator.leadership import Leadership
 from rollfleet_operator.metrics import Metrics
 from rollfleet_operator.nats_access import NatsAccess
 from rollfleet_operator.nats_port import JobKey, NatsPort
-from rollfleet_operator.reconcile import Reconciler, ReconcileResult
+from rollfleet_operator.reconcile import Reconciler
+from rollfleet_operator.reconciling import Reconciling
 from rollfleet_operator.server import probes
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.ui.guard import ReviewGuard
@@ -38,9 +38,6 @@ PODS_S: Final = 0.2
 CANCEL_AGAIN_S: Final = 1.0
 NOT_READY_S: Final = 5.0
 """Seconds between looks at all jobs until they are listed."""
-
-STUCK_S: Final = 300.0
-"""The longest time for a reconciliation: each of its requests has a shorter limit."""
 
 
 class Operator:
@@ -69,7 +66,6 @@ class Operator:
             self.cache, self.queue, self.watches, lambda: self._nats.dropped_messages if self._nats else 0
         )
         self.port = settings.port
-        self._logged: dict[JobKey, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._leadership: Leadership | None = None
         self._api: Api | None = None
@@ -84,9 +80,7 @@ class Operator:
             where, _, name = self.settings.lease.partition("/")
             self._leadership = Leadership(Api(self.connect), where, name, self.settings.pod)
             await self._leadership.acquire()
-            self._api = Api(self.connect, self._leadership.verify)
-        else:
-            self._api = Api(self.connect)
+        self._api = Api(self.connect, self._verify)
         access = self._access or await self._access_of_settings(self._api)
         self._nats = self._open_nats(access)
         jobs = None
@@ -96,10 +90,11 @@ class Operator:
             shown = served(page(jobs, ReviewGuard(viewers)), port=self.settings.ui_port, host=None)
             await self._http.enter_async_context(shown)
         reconciler = Reconciler(self._api, self.cache, self._nats, access, self.settings, page=jobs)
+        reconciling = Reconciling(reconciler, self.queue, self.metrics, self._verify)
         for namespace in self.settings.namespaces or (None,):
             self.watches += [Watch(self._api, self.cache, kind, namespace, self._changed) for kind in WATCHED]
         loops = [self._keep_resyncing(), *(watch.follow() for watch in self.watches)]
-        loops += [self._keep_reconciling(reconciler) for _ in range(self.settings.workers)]
+        loops += [reconciling.run() for _ in range(self.settings.workers)]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def stop(self) -> None:
@@ -131,6 +126,10 @@ class Operator:
         listed = [watch.listed for watch in self.watches if watch.namespace not in refused]
         return bool(listed) and all(listed)
 
+    def _verify(self) -> None:
+        if self._leadership:
+            self._leadership.verify()
+
     async def _access_of_settings(self, api: Api) -> NatsAccess:
         settings, problem = self.settings, ""
         while True:
@@ -144,39 +143,6 @@ class Operator:
                     problem = str(error)
                     log.warning("the access to NATS: %s; retrying", problem)
             await asyncio.sleep(NOT_READY_S)
-
-    async def _keep_reconciling(self, reconciler: Reconciler) -> None:
-        while True:
-            await self._reconcile(reconciler, await self.queue.take())
-            await asyncio.sleep(0)  # hundreds of looks that wait for nothing would hold up all else
-
-    async def _reconcile(self, reconciler: Reconciler, key: JobKey) -> None:
-        began_s = time.perf_counter()
-        try:
-            if self._leadership:
-                self._leadership.verify()  # as before each write to the API server: a look writes to NATS, too
-            async with asyncio.timeout(STUCK_S):
-                result = await reconciler.reconcile(key)
-        except OperatorError as error:
-            result = ReconcileResult(problem=error)
-        except TimeoutError:
-            text = f"it was not reconciled within {STUCK_S:g} s: check that the API server and NATS answer"
-            result = ReconcileResult(problem=OperatorError(text))
-        except Exception as error:
-            log.exception("%s/%s: error in the operator", *key)
-            result = ReconcileResult(problem=OperatorError(repr(error)))
-        self.metrics.count(time.perf_counter() - began_s, failed=result.problem is not None)
-        if result.problem is None:
-            self._logged.pop(key, None)
-            self.queue.done(key, result.next_s)
-            return
-        retry_s, problem = self.queue.failed(key), str(result.problem)
-        if result.next_s is not None:
-            self.queue.add_later(key, result.next_s)
-            retry_s = min(retry_s, result.next_s)
-        if self._logged.get(key) != problem:  # once, however long it lasts: the job's condition has it
-            self._logged[key] = problem
-            log.warning("%s/%s: %s; retry in %.1f s", *key, problem, retry_s)
 
     async def _keep_resyncing(self) -> None:
         while True:

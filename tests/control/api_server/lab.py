@@ -113,8 +113,8 @@ class Lab:
         """`kubectl apply` of a job, with these fields (in YAML's words) instead of the usual; None takes one away."""
         metadata = {"name": name, "namespace": self.namespace} | ({"labels": labels} if labels else {})
         body = job_data(metadata) | {"spec": overlay(SMALLEST | {"workers": 2}, spec)}
-        how = {"content_type": APPLY, "query": {"fieldManager": "kubectl", "force": "true"}}
-        return self._server.request("PATCH", KINDS[KIND].path(self.namespace, name), body, **how)
+        path, query = KINDS[KIND].path(self.namespace, name), {"fieldManager": "kubectl", "force": "true"}
+        return self._server.request("PATCH", path, body, query=query, content_type=APPLY)
 
     @property
     def api(self) -> Api:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from tests.control.api_server.lab import Lab, RunningOperator
+from tests.control.api_server.lab import MERGE, Lab, RunningOperator
 from tests.control.kubernetes import OTHER_TOKEN, ApiServer, wait_for
 
 from rollfleet_api.job import KIND
@@ -162,21 +162,16 @@ def test_return_is_in_the_metrics_once_there_is_one_and_waits_alone_write_no_sta
 def test_job_that_is_nested_too_deeply_for_a_decoder_stops_no_other(
     lab: Lab, start: StartOperator, api_server: ApiServer
 ) -> None:
-    first, api = start(), api_server.api
+    first = start()
     lab.apply()
     lab.run()
     lab.apply("deep", suspend=True)
     body = '{"spec":{"template":{"metadata":{"annotations":' + '{"a":' * 2000 + "1" + "}" * 2004
 
-    async def send() -> int:
-        path, kind = KINDS[KIND].path(lab.namespace, "deep"), "application/merge-patch+json"
-        async with api._response(api._session, "PATCH", path, data=body, content_type=kind) as answer:
-            return answer.status
-
     def workers() -> list[int]:
         return [each["spec"]["parallelism"] for each in lab.runs() if each["metadata"]["name"].startswith("cartpole-")]
 
-    assert api_server.call(send()) == 200
+    api_server.request("PATCH", KINDS[KIND].path(lab.namespace, "deep"), body, content_type=MERGE)
     wait_for(lambda: lab.condition("Degraded", "deep").get("reason") == "Invalid")
     lab.apply(workers=3)
     wait_for(lambda: workers() == [3])

@@ -83,13 +83,13 @@ def test_job_is_published_at_once_on_a_nats_that_comes_back_empty(running: Lab) 
 def test_nats_that_is_away_is_retried_for_a_running_job(running: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     # Workers and learner give a job up whose streams are gone for a minute; the queue's own delays grow as long.
     monkeypatch.setattr(reconcile, "AWAY_S", 0.2)
-    tried, check = [], running.nats._check
+    tried, check = [], running.nats.check
 
     def counted() -> None:
         tried.append(running.nats.away)
         check()
 
-    monkeypatch.setattr(running.nats, "_check", counted)
+    monkeypatch.setattr(running.nats, "check", counted)
     with running.nats_away():
         wait_for(lambda: tried.count(True) > 15)
     running.wait_condition("Degraded", "AsExpected", "False")

@@ -17,7 +17,6 @@ from rollfleet_api.kubernetes_names import JOB_LABEL, MANAGED_BY_LABEL, MANAGER
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
-from rollfleet_operator.api import Api
 from rollfleet_operator.errors import ApiError
 from rollfleet_operator.manifest import Manifest, overlay
 
@@ -177,16 +176,11 @@ def refusal(server: ApiServer, body: Manifest, namespace: str, *, method: str = 
     kind = KINDS[body["kind"]]
     media = {"POST": "application/json", "PATCH": "application/merge-patch+json", "DELETE": "application/json"}[method]
     path, content = kind.path(namespace, name), {"dryRun": ["All"]} if method == "DELETE" else body
-
-    async def ask() -> str:
-        async with Api(lambda: server.login(OTHER_TOKEN)) as api:
-            try:
-                await api._request(method, path, query={"dryRun": "All"}, body=content, content_type=media)
-            except ApiError as error:
-                return str(error)
-        return ""
-
-    return server.call(ask())
+    try:
+        server.request(method, path, content, query={"dryRun": "All"}, content_type=media, token=OTHER_TOKEN)
+    except ApiError as error:
+        return str(error)
+    return ""
 
 
 def manifest(api_version: str, kind: str, name: str, **fields: Any) -> Manifest:

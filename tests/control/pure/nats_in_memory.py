@@ -31,7 +31,7 @@ class NatsInMemory:
         self.dropped_messages = 0
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
-        self._check()
+        self.check()
         key = JobKey(job.metadata.namespace, job.metadata.name)
         known = self.published.get(key)
         if known and known.metadata.uid != job.metadata.uid:
@@ -51,6 +51,6 @@ class NatsInMemory:
     async def close(self) -> None:
         """Do nothing."""
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if self.away:
             raise NatsUnavailable("NATS did not answer")

@@ -66,7 +66,7 @@ class World:
         while self.now_s < end_s:
             self.now_s += LOOK_S
             self._work()
-            wanted = decide(self.job, self._heard(), self.history, self.now_s)
+            wanted = decide(self.job, self.heard(), self.history, self.now_s)
             if wanted != self.workers:
                 self.resize(wanted)
         return self
@@ -87,7 +87,7 @@ class World:
     def _collects(self, index: int) -> bool:
         return self.now_s - self.came_s[index] >= START_S
 
-    def _heard(self) -> Heartbeats:
+    def heard(self) -> Heartbeats:
         speed = self.speed * (1 + self.random.uniform(-self.noise, self.noise))
         collecting = [index for index in range(self.workers) if self._collects(index)]
         beat = WorkerStatus(
@@ -211,7 +211,7 @@ def test_nothing_is_decided_without_a_learner_that_learns(demand: float) -> None
 
 def test_learner_that_vanished_decides_nothing() -> None:
     fleet = world(workers=4, demand=1e6)
-    heard = fleet._heard()
+    heard = fleet.heard()
     for later_s in range(0, 3600, 5):
         assert decide(fleet.job, heard, fleet.history, fleet.now_s + later_s) == 4
 
@@ -231,4 +231,4 @@ def test_batches_of_minutes_are_averaged_over_several() -> None:
                 fleet.now_s += LOOK_S
                 fleet.waited_s += LOOK_S * waits
                 fleet.frames += 0 if waits else LOOK_S * fleet.demand
-                assert decide(fleet.job, fleet._heard(), fleet.history, fleet.now_s) == 4
+                assert decide(fleet.job, fleet.heard(), fleet.history, fleet.now_s) == 4

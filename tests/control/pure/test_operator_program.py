@@ -22,9 +22,11 @@ from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.program import Operator
 from rollfleet_operator.reconcile import Reconciler, ReconcileResult
+from rollfleet_operator.reconciling import Reconciling
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.ui.logs import PodLogs
 from rollfleet_operator.ui.shown_jobs import ShownJobs
+from rollfleet_operator.watch import Watch
 
 KEY = JobKey("lab", "cartpole")
 
@@ -105,6 +107,10 @@ async def take_job(operator: Operator) -> JobKey:
     return key
 
 
+def reconciling(operator: Operator, reconciler: Reconciler) -> Reconciling:
+    return Reconciling(reconciler, operator.queue, operator.metrics, lambda: None)
+
+
 async def test_no_job_is_reconciled_before_all_kinds_are_listed(lists: Lists, operator: Operator) -> None:
     assert await take_job(operator) == KEY
     assert {KINDS[kind].plural for kind in WATCHED} <= {*lists.asked}
@@ -119,19 +125,19 @@ async def test_leader_that_cannot_renew_its_lease_looks_at_no_job(api: Api, oper
             return ReconcileResult()
 
     reconciler = Looks(api, operator.cache, NatsInMemory(), SHARED, operator.settings)
-    operator._leadership = Leadership(api, "lab", "rollfleet", "first")  # it has renewed nothing yet
+    leadership = Leadership(api, "lab", "rollfleet", "first")  # it has renewed nothing yet
     assert await take_job(operator) == KEY
-    await operator._reconcile(reconciler, KEY)
+    await Reconciling(reconciler, operator.queue, operator.metrics, leadership.verify).reconcile(KEY)
     assert reconciler.looked == 0, "another operator may lead, and a look writes to NATS"
-    operator._leadership = None
-    await operator._reconcile(reconciler, KEY)
+    await reconciling(operator, reconciler).reconcile(KEY)
     assert reconciler.looked == 1
 
 
 async def test_operator_with_a_task_that_ended_is_not_alive(operator: Operator) -> None:
     assert operator.alive()
-    operator._tasks[0].cancel()
-    await asyncio.wait([operator._tasks[0]])
+    task = next(task for task in asyncio.all_tasks() if "Watch.follow" in repr(task))
+    task.cancel()
+    await asyncio.wait([task])
     assert not operator.alive()
 
 
@@ -143,9 +149,10 @@ async def test_reconciliation_that_hangs_is_given_up_and_tried_again(
             await asyncio.Event().wait()
             raise AssertionError
 
-    monkeypatch.setattr("rollfleet_operator.program.STUCK_S", 0.01)
+    monkeypatch.setattr("rollfleet_operator.reconciling.STUCK_S", 0.01)
     key = await operator.queue.take()
-    await operator._reconcile(Hangs(api, operator.cache, NatsInMemory(), SHARED, operator.settings), key)
+    hangs = Hangs(api, operator.cache, NatsInMemory(), SHARED, operator.settings)
+    await reconciling(operator, hangs).reconcile(key)
     assert await take_job(operator) == KEY
 
 
@@ -168,7 +175,7 @@ async def test_others_work_between_two_looks_that_wait_for_nothing(api: Api, ope
     for name in ("a", "b"):
         operator.queue.add(JobKey("lab", name))
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-        working = [tasks.create_task(operator._keep_reconciling(looks)), tasks.create_task(work())]
+        working = [tasks.create_task(reconciling(operator, looks).run()), tasks.create_task(work())]
         await looked.wait()
         for task in working:
             task.cancel()
@@ -183,19 +190,23 @@ async def test_lasting_problem_of_a_job_is_logged_once_with_the_time_of_the_next
             return ReconcileResult(0.2, OperatorError(problems.pop(0)))
 
     problems = ["no space", "no space", "no space", "no right"]
-    reconciler = Fails(api, operator.cache, NatsInMemory(), SHARED, operator.settings)
+    fails = reconciling(operator, Fails(api, operator.cache, NatsInMemory(), SHARED, operator.settings))
     while problems:
-        await operator._reconcile(reconciler, await operator.queue.take())
+        await fails.reconcile(await operator.queue.take())
     assert caplog.messages == [f"lab/cartpole: {problem}; retry in 0.2 s" for problem in ("no space", "no right")]
 
 
-async def test_operator_stops_although_a_task_loses_a_cancellation(operator: Operator) -> None:
-    async def lose_one() -> None:
+async def test_operator_stops_although_a_task_loses_a_cancellation(
+    lists: Lists, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lose_one(_: Watch) -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(3600)
         await asyncio.sleep(3600)
 
-    operator._tasks = [asyncio.create_task(lose_one())]
+    monkeypatch.setattr(Watch, "follow", lose_one)
+    operator = Operator(Settings(port=0, workers=0), lists.connect, lambda _: NatsInMemory(), SHARED)
+    await operator.start()
     await asyncio.sleep(0)
     async with asyncio.timeout(30):
         await operator.stop()
