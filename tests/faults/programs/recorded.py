@@ -26,7 +26,6 @@ from rollfleet.envs.factory import make_env
 from rollfleet.errors import JobEnded, LearnerReplaced
 from rollfleet.learner import gathering
 from rollfleet.nats.link import Link
-from rollfleet.nats.receiver import BatchReceiver
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.policies.factory import make_policy
@@ -56,7 +55,7 @@ def work(log: str, url: str, job: str, index: int) -> None:
 
 def learn(log: str, url: str, job: str) -> None:
     _begin(log)
-    hand_over, answer = gathering.Gatherer.hand_over, BatchReceiver._answer
+    hand_over, publish = gathering.Gatherer.hand_over, Link.publish
 
     def handed_over(self: gathering.Gatherer, *, stored: bool) -> None:
         fragments = [
@@ -73,20 +72,21 @@ def learn(log: str, url: str, job: str) -> None:
             log,
             event="handed over",
             fragments=fragments,
-            version=self._weights.version,
+            version=self.status().version,
             round=self.director.run_state.round,
         )
         hand_over(self, stored=stored)
 
-    async def unreliable(self: BatchReceiver, worker: int, receipt: Any) -> None:
-        fate = random.choices(("once", "never", "late", "twice"), (17, 1, 1, 1))[0]
+    async def unreliable(self: Link, subject: str, data: Any) -> None:
+        receipt = "taken" in subject.split(".")
+        fate = random.choices(("once", "never", "late", "twice"), (17, 1, 1, 1))[0] if receipt else "once"
         if fate == "late":
-            self._link.begin(_later(answer(self, worker, receipt)))
+            self.begin(_later(publish(self, subject, data)))
         for _ in range({"once": 1, "twice": 2}.get(fate, 0)):
-            await answer(self, worker, receipt)
+            await publish(self, subject, data)
 
     gathering.Gatherer.hand_over = handed_over  # type: ignore[method-assign]
-    BatchReceiver._answer = unreliable  # type: ignore[method-assign]
+    Link.publish = unreliable  # type: ignore[method-assign]
     collector = rollfleet.connect(job, address=url)
     policy = _policy(collector.job)
     _write(log, event="connected", version=collector.version)

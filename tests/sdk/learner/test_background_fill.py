@@ -121,19 +121,30 @@ def test_a_call_waits_for_the_batch_under_way_until_its_timeout(stuck: Collector
         stuck.call(None, "env.spec", timeout_s=0.1)
 
 
-def test_a_pause_waits_for_no_second_batch(stuck: Collector) -> None:
+class Sampled(ReplayBuffer):
+    """Counts samples that a test names."""
+
+    sample_count = 0
+
+
+def test_a_pause_waits_for_no_second_batch() -> None:
     """The thread that fills would begin it at once."""
-    fill: Any = stuck._calls.fill
+    GO.clear()
+    buffer = Sampled(1000)
 
     def go() -> None:
-        wait_until(lambda: fill._waiting)
+        wait_until(lambda: not buffer.must_wait())  # no sample waits for frames that a pause holds up
         GO.set()
 
-    other = threading.Thread(target=go)
-    other.start()
-    with stuck.pause():
-        assert stuck.frames == OPTIONS["frames_per_batch"]
-    other.join()
+    with Collector(Stuck, always_0, **OPTIONS | {"replay_buffer": buffer}) as collector:
+        collector.start(frames_per_sample=1000)
+        buffer.sample_count = 1
+        assert buffer.must_wait()
+        other = threading.Thread(target=go)
+        other.start()
+        with collector.pause():
+            assert collector.frames == OPTIONS["frames_per_batch"]
+        other.join()
 
 
 def test_a_worker_of_this_process_applies_weights_while_the_ratio_stops_it() -> None:
@@ -142,8 +153,7 @@ def test_a_worker_of_this_process_applies_weights_while_the_ratio_stops_it() -> 
         filled.start(frames_per_sample=1)
         wait_until(lambda: len(buffer) > 0)
         buffer.sample(1)
-        ratio: Any = filled._calls.fill._ratio  # type: ignore[union-attr]
-        wait_until(lambda: not ratio.allows())
+        wait_until(lambda: not buffer.must_wait())  # it has the frames for this sample
         version = filled.update_policy_weights_()
         filled.wait_for_version(version, timeout_s=20)
         assert filled.versions() == {0: version}

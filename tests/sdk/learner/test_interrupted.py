@@ -13,17 +13,20 @@ import gymnasium
 import pytest
 import torch
 from tensordict import TensorDict
-from tests.sdk.counting import OPTIONS, TRAJECTORY, Learned, Parts, WaitsForFile, always_0
+from tests.sdk.counting import OPTIONS, TRAJECTORY, Parts, WaitsForFile, always_0
 from tests.sdk.places import Collect
 from tests.waiting import wait_until
 from torch import Tensor, nn
 
-from rollfleet import Collector
+from rollfleet import ActorCritic, Collector
 from rollfleet.errors import EnvironmentFailed, JobInvalid, WorkerFailed
 from rollfleet.exploration import exploration
+from rollfleet.processes.inline import InlineTransport
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.schemes import Whole
-from rollfleet.testing import CountingEnv
+from rollfleet.testing import CountingEnv, small_job
+from rollfleet.transports.workload import Workload
+from rollfleet_api.messages import LearnerStatus
 
 ONE_ENV: dict[str, Any] = {"num_envs": 1, "frames_per_batch": 16}
 
@@ -272,7 +275,16 @@ def test_a_batch_is_dropped_whose_postproc_is_interrupted(
     assert (collector.frames, collector.batches, collector.stats().interrupted) == (48, 3, 2 * collect.workers)
 
 
-def test_ctrl_c_leaves_all_counters_as_they_were(here: Callable[..., Collector]) -> None:
+class Reported(InlineTransport):
+    """Reports as a transport with heartbeats does."""
+
+    status: Callable[[], LearnerStatus]
+
+    def report(self, status: Callable[[], LearnerStatus]) -> None:
+        self.status = status
+
+
+def test_ctrl_c_leaves_all_counters_as_they_were() -> None:
     presses = iter((False, True))
 
     def postproc(batch: TensorDict) -> TensorDict:
@@ -281,10 +293,13 @@ def test_ctrl_c_leaves_all_counters_as_they_were(here: Callable[..., Collector])
         return batch
 
     def counters() -> tuple[Any, ...]:
-        beat = collector._gatherer.status()
+        beat = transport.status()
         return collector.state_dict(), beat.frames, beat.batches, beat.episodes, beat.mean_return, beat.lag
 
-    collector = here(CountingEnv, Learned(), postproc=postproc, weights_interval=1, **OPTIONS)
+    env = {"entrypoint": "rollfleet.testing:CountingEnv", "numEnvs": 2}
+    job = small_job(mode="Sync", env=env, collect={"framesPerBatch": 16})
+    transport, policy = Reported(Workload.of(job)), ActorCritic(CountingEnv.observation_space, CountingEnv.action_space)
+    collector = Collector.over(transport, job, policy, postproc=postproc)
     next(collector)
     before = counters()
     with pytest.raises(KeyboardInterrupt):

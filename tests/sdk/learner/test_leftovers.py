@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from tests.job_server import Connect, Server, actor_critic
+from tests.job_server import Server, actor_critic
 from tests.running import running
 from tests.waiting import wait_until
 
@@ -116,9 +116,12 @@ def test_a_dropped_collector_over_nats_closes_its_connection_and_ends_its_thread
     wait_until(lambda: held_for(server) <= before)
 
 
-def test_a_fork_of_a_learner_over_nats_neither_waits_nor_ends_the_job(server: Server, connect: Connect) -> None:
+def test_a_fork_of_a_learner_over_nats_neither_waits_nor_ends_the_job(server: Server) -> None:
     server.start_workers()
-    collector = connect(actor_critic())
+    collector: Collector | None = rollfleet.connect(
+        server.subjects.key, actor_critic(), address=server.url(Role.LEARNER), timeout_s=10
+    )
+    assert collector is not None
     next(collector)
     if (child := os.fork()) == 0:
         began = time.monotonic()
@@ -126,11 +129,13 @@ def test_a_fork_of_a_learner_over_nats_neither_waits_nor_ends_the_job(server: Se
             with suppress(JobEnded), collector:
                 next(collector)
             collector.shutdown()
-            collector._calls._close()  # as the end of the program does
+            collector = None  # closes it, as the end of the program does
+            gc.collect()
         finally:
             os._exit(int(time.monotonic() - began > 2.0))
     assert os.waitpid(child, 0)[1] == 0
     next(collector)
+    collector.detach()
 
 
 def test_a_learner_that_cannot_be_made_closes_its_connection_and_ends_its_threads(server: Server) -> None:

@@ -13,6 +13,7 @@ from tests.waiting import wait_until
 import rollfleet
 from rollfleet.errors import ConnectionFailed, JobEnded, JobInvalid
 from rollfleet.nats.job_source import read_job
+from rollfleet.nats.link import Link
 from rollfleet.recording.observer import Observer
 from rollfleet.recording.recorder import MEMORY_BYTES
 from rollfleet.wire.fragment_message import unpack_fragment
@@ -28,8 +29,8 @@ ASYNC: dict[str, Any] = {"mode": "Async", "workers": 2, "policy": {"random": {}}
 def observe(server: Server) -> Iterator[Observe]:
     with ExitStack() as stack:
 
-        def observe(*, memory_bytes: int = MEMORY_BYTES) -> Observer:
-            link = server.link(Role.LEARNER)
+        def observe(*, memory_bytes: int = MEMORY_BYTES, link: Link | None = None) -> Observer:
+            link = link or server.link(Role.LEARNER)
             seen = Observer(link, link.call(read_job(link, timeout_s=10)), memory_bytes=memory_bytes)
             stack.callback(seen.close)
             return seen
@@ -77,11 +78,12 @@ def test_a_batch_sent_twice_is_observed_once_and_a_gap_is_counted(server: Server
 
 def test_an_observer_that_is_too_slow_counts_lost_batches(server: Server, connect: Connect, observe: Observe) -> None:
     server.own(**ASYNC)
-    collector, observer = connect(), observe(memory_bytes=1)
+    collector, of_observer = connect(), server.link(Role.LEARNER)
+    observer = observe(memory_bytes=1, link=of_observer)
     link = server.link(Role.WORKER)
     for sequence in range(6):
         publish(link, float(sequence), of(0, sequence))
-    _wait_until_all_have_come(observer)
+    _wait_until_all_have_come(of_observer)
     assert seen_by(observer, 1) == [0.0]
     publish(link, 6.0, of(0, 6))
     assert seen_by(observer, 1) == [6.0]
@@ -89,14 +91,12 @@ def test_an_observer_that_is_too_slow_counts_lost_batches(server: Server, connec
     assert values(collector, 7) == [float(number) for number in range(7)]
 
 
-def _wait_until_all_have_come(observer: Observer) -> None:
-    link = observer._link
-
+def _wait_until_all_have_come(link: Link) -> None:
     async def waiting() -> int:
         await link.flush()  # what was published before has come, if not to the observer
         return sum(subscription.pending_msgs for subscription in link.client._subs.values())
 
-    while observer._link.call(waiting()):
+    while link.call(waiting()):
         pass
 
 
@@ -120,13 +120,13 @@ def test_an_observer_that_does_not_read_its_connection_delays_no_one(server: Ser
 
 def test_nats_can_be_killed_and_restarted(server: Server, connect: Connect, observe: Observe) -> None:
     server.own(**ASYNC)
-    collector, observer = connect(), observe()
-    transport = server.worker_transport(0)
+    collector, link = connect(), server.link(Role.LEARNER)
+    observer, transport = observe(link=link), server.worker_transport(0)
     transport.send(fragment(0.0), META)
     assert values(collector, 1) == seen_by(observer, 1) == [0.0]
     server.kill()
     server.start_again()
-    wait_until(lambda: observer._link.client.is_connected)
+    wait_until(lambda: link.client.is_connected)
     transport.send(fragment(1.0), META)
     assert values(collector, 1) == seen_by(observer, 1) == [1.0]
 

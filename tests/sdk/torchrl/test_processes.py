@@ -1,5 +1,6 @@
 """Collectors of `rollfleet.torchrl` whose workers are processes: shapes, weights, seeds and calls as in TorchRL."""
 
+from functools import partial
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -8,7 +9,7 @@ import torch
 from tensordict import TensorDict
 from tests.sdk.torchrl.programs import constant, pendulum, running, two_pendulums
 from torchrl.data import LazyTensorStorage, ReplayBuffer
-from torchrl.envs import ParallelEnv, RewardSum, TransformedEnv
+from torchrl.envs import GymEnv, ParallelEnv, RewardSum, TransformedEnv
 
 from rollfleet.torchrl import (
     Collector,
@@ -135,12 +136,10 @@ def test_each_workers_batch_is_written_into_the_replay_buffer() -> None:
 
 
 def test_an_error_of_an_environment_is_a_runtime_error_with_its_traceback() -> None:
-    def broken() -> Any:
-        env = pendulum()
-        env.base_env._step = None
-        return env
+    class Broken(GymEnv):  # type: ignore[misc]
+        _step = None
 
-    sync = MultiSyncCollector([broken], frames_per_batch=10)
+    sync = MultiSyncCollector([partial(Broken, "Pendulum-v1")], frames_per_batch=10)
     with running(sync) as collector, pytest.raises(RuntimeError, match="NoneType"):
         next(iter(collector))
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 from tests.sdk.torchrl.programs import constant, linear, pendulum, running, two_pendulums
+from tests.waiting import wait_until
 from torchrl.data import LazyTensorStorage, ReplayBuffer
 from torchrl.envs import GymEnv, InitTracker, TransformedEnv
 from torchrl.envs.utils import ExplorationType
@@ -167,8 +168,7 @@ def test_start_fills_a_replay_buffer_in_the_background() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=8)
     collector = Collector(pendulum, frames_per_batch=10, total_frames=50, replay_buffer=buffer)
     collector.start()
-    collector._fill._thread.join(60)
-    assert not collector.is_running()
+    wait_until(lambda: not collector.is_running())
     collector.async_shutdown()
     assert buffer.write_count == 50
 
@@ -181,7 +181,7 @@ def test_the_error_that_ends_a_background_fill_is_raised_once_and_everything_is_
     collector = Collector(env, frames_per_batch=10, replay_buffer=buffer, post_collect_hook=fail)
     for call in (collector.update_policy_weights_, collector.async_shutdown):
         collector.start()
-        collector._fill._thread.join(60)
+        wait_until(lambda: not collector.is_running())
         with pytest.raises(ZeroDivisionError):
             call()
     collector.shutdown()
