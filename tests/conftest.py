@@ -71,12 +71,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Where tests run in parallel, keep those of a module, or of a folder in `SHARED`, in one process."""
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-    def scope(nodeid: str) -> str:
-        return next((folder for folder in SHARED if nodeid.startswith(folder)), nodeid.partition("::")[0])
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return next((folder for folder in SHARED if nodeid.startswith(folder)), nodeid.partition("::")[0])
 
-    scheduler = LoadScopeScheduling(config, log)
-    scheduler._split_scope = scope
-    return scheduler
+    return Scheduling(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

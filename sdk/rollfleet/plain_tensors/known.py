@@ -27,7 +27,7 @@ def check_own(part: Any, what: str, names: Container[str], hidden: Container[str
         Untranslated: It has none of the names, or `changed` says that a method is another.
     """
     name = type(part).__name__
-    if reason := f"{what} {name}" if name not in names else _of_versions() or changed(part, hidden):
+    if reason := f"{what} {name}" if name not in names else unknown_version() or changed(part, hidden):
         raise Untranslated(reason)
     return name
 
@@ -73,7 +73,8 @@ def _is_own(value: Any) -> bool:
 
 
 @cache
-def _of_versions() -> str | None:
+def unknown_version() -> str | None:
+    """Return which package is installed in a version that is not in `VERSIONS`; None: none is. Log it once."""
     for package, known in VERSIONS.items():
         if (installed := import_module(package).__version__) not in known:
             reason = f"{package} {installed} is not one of {', '.join(known)}"

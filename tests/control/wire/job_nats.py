@@ -217,7 +217,7 @@ class Site:
             yield guest
         finally:
             await guest.client.close()
-            if left := guest.client._transport:  # of an attempt that failed
+            if left := guest.client._transport:  # noqa: SLF001 (nats-py leaves that of a failed attempt)
                 left.close()  # type: ignore[no-untyped-call]
 
     async def refusal(self, job: CollectorJob, user: str, password: str) -> str:

@@ -252,7 +252,7 @@ def with_method(env: Any) -> Any:
 
 
 def with_hook(env: Any) -> Any:
-    env._post_step_mdp_hooks = lambda tensordict, following: (tensordict, following)
+    env._post_step_mdp_hooks = lambda tensordict, following: (tensordict, following)  # noqa: SLF001 (TorchRL's hook)
     return env
 
 

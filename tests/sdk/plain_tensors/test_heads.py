@@ -51,7 +51,7 @@ def test_a_head_is_bit_equal_and_needs_no_distribution(
     how = InteractionType.DETERMINISTIC if form == "greedy" else InteractionType.RANDOM
     like, plain = copy.deepcopy(policy), PlainPolicy(policy)
     if name not in OWN:
-        monkeypatch.setattr(plain_policy, "_on_tensordict", pytest.fail)
+        monkeypatch.setattr(plain_policy, "nested", pytest.fail)  # a TensorDict is made of it
     with set_interaction_type(how):
         for sizes in ((), (1,), (4,), (33,)):
             assert_alike(plain, policy, like, torch.Size(sizes))

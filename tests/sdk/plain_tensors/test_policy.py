@@ -293,7 +293,7 @@ def test_unknown_versions_are_untranslated_and_logged_once(
     reason = f"tensordict {tensordict.__version__} is not one of 0.1.0"
     with monkeypatch.context() as patch:
         patch.setitem(known.VERSIONS, "tensordict", ("0.1.0",))
-        known._of_versions.cache_clear()
+        known.unknown_version.cache_clear()
         assert [str(translated(q_actor())) for _ in range(2)] == [reason] * 2
-    known._of_versions.cache_clear()
+    known.unknown_version.cache_clear()
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [reason]

@@ -200,15 +200,15 @@ def test_sampled_actions_do_not_depend_on_the_length_of_fragments(spec: EnvSpec,
 
     def frames(steps: int) -> TensorDict:
         policy, parts = mlp(spec), []
-        rollout = rollout_of(spec, policy)
+        rollout, hooks = rollout_of(spec, policy), list[Any]()
         for start in range(0, 120, steps):
-            hook = policy.register_forward_hook(lambda *_: None) if between == "a hook" and start == 40 else None
+            if between == "a hook" and start == 40:
+                hooks.append(policy.register_forward_hook(lambda *_: None))
             random_actions = between == "random actions" and 40 <= start < 80
             parts.append(to_batch(rollout.collect(version=0, steps=steps, random_actions=random_actions)).clone())
-            if hook is not None and steps == 40:
-                hook.remove()
-            elif start + steps == 80:
-                policy._forward_hooks.clear()
+            if start + steps == 80:
+                for hook in hooks:
+                    hook.remove()
         rollout.close()
         return torch.cat(parts, dim=1)
 

@@ -139,7 +139,7 @@ def test_a_compiled_policy_acts_with_the_callers_parameters() -> None:
     policy = constant(3.0)
     (batch,) = batches(Collector, pendulum, policy, total_frames=20, compile_policy={"backend": "eager"})
     assert (batch["action"] == 3).all()
-    assert policy._compiled_call_impl is None
+    assert policy._compiled_call_impl is None  # noqa: SLF001 (torch's)
 
 
 def test_a_function_is_compiled() -> None:
