@@ -11,6 +11,7 @@ from rollfleet.arguments import seconds, true_or_false, whole_number
 from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.learner.background_fill import BackgroundFill, SampleRatio
 from rollfleet.learner.broadcast import Broadcaster
+from rollfleet.learner.counters import Counters
 from rollfleet.learner.gathering import Gatherer
 from rollfleet.learner.keywords import MANUAL
 from rollfleet.learner.next_batch import NextBatch
@@ -20,7 +21,6 @@ from rollfleet.learner.run_state import checked
 from rollfleet.learner.tally import Tally
 from rollfleet.learner.workers import Membership
 from rollfleet.schemes import scheme_of
-from rollfleet.stats import Stats
 from rollfleet.system.copies import refuse_copy
 from rollfleet.transports.learner_side import Transport
 from rollfleet.weights.models import named_states, one_source
@@ -29,7 +29,7 @@ from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import LearnerPhase
 
 
-class BatchIterator(IterableDataset[Any]):
+class BatchIterator(Counters, IterableDataset[Any]):
     """Iterates over the batches of a job, and sends the policy's weights to its workers.
 
     `rollfleet.Collector` is the public class. Use an iterator from one thread.
@@ -318,61 +318,6 @@ class BatchIterator(IterableDataset[Any]):
             self._tally.load_state_dict(known)
             self._director.run_state.load_state_dict(known)
             self._weights.continue_from(known["version"])
-
-    # --- counters ---
-
-    @property
-    def frames(self) -> int:
-        """Frames yielded so far, over NATS also by earlier learners of the job, or written into the replay buffer."""
-        self._calls.check()
-        return self._tally.frames
-
-    @property
-    def batches(self) -> int:
-        """Batches yielded so far."""
-        self._calls.check()
-        return self._tally.batches
-
-    @property
-    def episode_returns(self) -> list[float]:
-        """Returns of the last 100 episodes that ended in yielded batches."""
-        self._calls.check()
-        return list(self._tally.episode_returns)  # a background fill adds to them
-
-    @property
-    def episode_lengths(self) -> list[int]:
-        """Lengths of the same episodes, in frames."""
-        self._calls.check()
-        return list(self._tally.episode_lengths)
-
-    @property
-    def episode_infos(self) -> dict[str, list[float]]:
-        """The last 100 values of each number that environments say in the last info of an episode, by name.
-
-        A number of a nested dict has the name `outer.inner`; an episode without it has no value. 32 names at most.
-
-        Example:
-            >>> from gymnasium.wrappers import RecordEpisodeStatistics
-            >>> env = lambda: RecordEpisodeStatistics(gymnasium.make("CartPole-v1"))
-            >>> with rollfleet.Collector(env, frames_per_batch=64, total_frames=256) as collector:
-            ...     for batch in collector:
-            ...         pass
-            ...     collector.episode_infos["episode.r"] == collector.episode_returns
-            True
-        """
-        self._calls.check()
-        return {name: list(numbers) for name, numbers in self._tally.episode_infos.items()}
-
-    @property
-    def mean_return(self) -> float | None:
-        """Mean return of the same episodes; None: no episode has ended."""
-        self._calls.check()
-        return self._tally.mean_return
-
-    def stats(self) -> Stats:
-        """Return counters since this learner connected."""
-        self._calls.check()
-        return self._gatherer.stats()
 
     # --- the end ---
 

@@ -25,7 +25,7 @@ from rollfleet.exploration import Exploration, exploration, exploring
 from rollfleet.policies.fast_mlp import FastMlp, fast
 from rollfleet.policies.outputs import check_action, flattened, is_private, key_of, shown
 from rollfleet.policies.recurrence import Call, HiddenState, RecurrentCall
-from rollfleet.policies.tensordict_call import TensorDictCall, interacting, takes_tensordict
+from rollfleet.policies.tensordict_call import Interacting, TensorDictCall, takes_tensordict
 
 Policy: TypeAlias = Callable[..., object]
 """Maps observations [envs, ...] to actions [envs, ...], or to a dict or TensorDict with `action` and other outputs for
@@ -114,7 +114,7 @@ class Actor:
         special = isinstance(self._special, TensorDictCall)
         self._usual = exploration is Exploration.RANDOM and not special
         self._exploring = exploring(exploration)
-        self._interacting: AbstractContextManager[object] = interacting(exploration) if special else nullcontext()
+        self._interacting: AbstractContextManager[object] = Interacting(exploration) if special else nullcontext()
         # Tensors that a policy keeps (a hidden state, a running mean) would be unusable outside of inference mode.
         self._gradless = (
             torch.inference_mode() if isinstance(policy, nn.Module) and not trained_here else torch.no_grad()
@@ -127,7 +127,7 @@ class Actor:
         inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
         with (
             exploring(exploration()),
-            interacting() if special else nullcontext(),
+            Interacting() if special else nullcontext(),
             torch.inference_mode(inference),
             torch.set_grad_enabled(grad),
         ):

@@ -1,6 +1,7 @@
 """Policies that read and write a TensorDict, as those of TorchRL do."""
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from inspect import signature
@@ -20,15 +21,38 @@ from rollfleet.policies.recurrence import HiddenState
 from rollfleet.weights.modules import unwrapped
 
 
-def interacting(how: Exploration | None = None) -> AbstractContextManager[object]:
-    """Make TensorDict's modules act by `how`, in the whole process: TensorDict has no such setting for a thread.
+class Interacting(AbstractContextManager[None]):
+    """Makes TensorDict's modules act by `how`, in the whole process: TensorDict has no such setting for a thread.
 
-    None: as they do now, which the context restores at its end.
+    None: as they do now. At the end they act as before, and at the end of the last of several threads as before all.
     """
-    from tensordict.nn import InteractionType, set_interaction_type
-    from tensordict.nn.probabilistic import interaction_type
 
-    return set_interaction_type(InteractionType[how.name] if how else interaction_type())  # type: ignore[no-any-return]
+    _lock = threading.Lock()
+    _inside = 0
+    _outside: Any = None  # how they acted before all
+
+    def __init__(self, how: Exploration | None = None) -> None:
+        from tensordict.nn import InteractionType, set_interaction_type
+        from tensordict.nn.probabilistic import interaction_type
+
+        self._now, self._set = interaction_type, set_interaction_type
+        self._how, self._before = InteractionType[how.name] if how else None, list[Any]()
+
+    def __enter__(self) -> None:
+        kind = type(self)
+        with self._lock:
+            self._before.append(before := self._now())
+            if not kind._inside:
+                kind._outside = before
+            kind._inside += 1
+            self._set(self._how or before).__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        kind = type(self)
+        with self._lock:
+            kind._inside -= 1
+            before = self._before.pop()
+            self._set(before if kind._inside else kind._outside).__enter__()
 
 
 def takes_tensordict(policy: object) -> bool:

@@ -17,7 +17,7 @@ from rollfleet.envs.torchrl_env import KEEPS_SEEDS, UNCALLED, TorchRLEnv, with_t
 from rollfleet.errors import EnvironmentInvalid, JobInvalid
 from rollfleet.exploration import exploring
 from rollfleet.policies.actor import device_of_policy
-from rollfleet.policies.tensordict_call import interacting
+from rollfleet.policies.tensordict_call import Interacting
 from rollfleet.policies.tensordict_policy import check_actions, tensordict_policy
 from rollfleet.rollout.episodes import EpisodeCounts, LongEpisodes
 from rollfleet.rollout.finite_check import FINITE, NOT_NAN, FiniteCheck, Frames
@@ -141,7 +141,7 @@ class TensorDictRollout:
                 nullcontext() if self._keeps_seeds else self._stream.active(),
                 torch.no_grad(),
                 exploring(self._spec.exploration),
-                interacting(self._spec.exploration),
+                Interacting(self._spec.exploration),
                 interruptible(),
             ):
                 if wanted:
