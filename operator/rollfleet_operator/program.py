@@ -90,7 +90,7 @@ class Operator:
             shown = served(page(jobs, ReviewGuard(viewers)), port=self.settings.ui_port, host=None)
             await self._http.enter_async_context(shown)
         reconciler = Reconciler(self._api, self.cache, self._nats, access, self.settings, page=jobs)
-        reconciling = Reconciling(reconciler, self.queue, self.metrics, self._verify)
+        reconciling = Reconciling(reconciler.reconcile, self.queue, self.metrics, self._verify)
         for namespace in self.settings.namespaces or (None,):
             self.watches += [Watch(self._api, self.cache, kind, namespace, self._changed) for kind in WATCHED]
         loops = [self._keep_resyncing(), *(watch.follow() for watch in self.watches)]

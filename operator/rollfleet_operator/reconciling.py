@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from rollfleet_operator.errors import OperatorError
 from rollfleet_operator.metrics import Metrics
 from rollfleet_operator.nats_port import JobKey
-from rollfleet_operator.reconcile import Reconciler, ReconcileResult
+from rollfleet_operator.reconcile import ReconcileResult
 from rollfleet_operator.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -19,16 +19,21 @@ STUCK_S: Final = 300.0
 
 
 class Reconciling:
-    """What happens between a queue of jobs and their reconciler.
+    """What happens between a queue of jobs and their reconciliation.
 
     Args:
+        look: Reconciles a job; see `Reconciler.reconcile`.
         verify: Raises OperatorError while another operator may lead. It is called before each reconciliation.
     """
 
     def __init__(
-        self, reconciler: Reconciler, queue: WorkQueue[JobKey], metrics: Metrics, verify: Callable[[], None]
+        self,
+        look: Callable[[JobKey], Awaitable[ReconcileResult]],
+        queue: WorkQueue[JobKey],
+        metrics: Metrics,
+        verify: Callable[[], None] = lambda: None,
     ) -> None:
-        self._reconciler, self._queue, self._metrics, self._verify = reconciler, queue, metrics, verify
+        self._look, self._queue, self._metrics, self._verify = look, queue, metrics, verify
         self._logged: dict[JobKey, str] = {}
 
     async def run(self) -> None:
@@ -43,7 +48,7 @@ class Reconciling:
         try:
             self._verify()  # as before each write to the API server: a look writes to NATS, too
             async with asyncio.timeout(STUCK_S):
-                result = await self._reconciler.reconcile(key)
+                result = await self._look(key)
         except OperatorError as error:
             result = ReconcileResult(problem=error)
         except TimeoutError:

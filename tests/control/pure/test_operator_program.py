@@ -107,30 +107,23 @@ async def take_job(operator: Operator) -> JobKey:
     return key
 
 
-def reconciling(operator: Operator, reconciler: Reconciler) -> Reconciling:
-    return Reconciling(reconciler, operator.queue, operator.metrics, lambda: None)
-
-
 async def test_no_job_is_reconciled_before_all_kinds_are_listed(lists: Lists, operator: Operator) -> None:
     assert await take_job(operator) == KEY
     assert {KINDS[kind].plural for kind in WATCHED} <= {*lists.asked}
 
 
 async def test_leader_that_cannot_renew_its_lease_looks_at_no_job(api: Api, operator: Operator) -> None:
-    class Looks(Reconciler):
-        looked = 0
+    async def look(key: JobKey) -> ReconcileResult:
+        looked.append(key)
+        return ReconcileResult()
 
-        async def reconcile(self, key: JobKey) -> ReconcileResult:
-            self.looked += 1
-            return ReconcileResult()
-
-    reconciler = Looks(api, operator.cache, NatsInMemory(), SHARED, operator.settings)
+    looked = list[JobKey]()
     leadership = Leadership(api, "lab", "rollfleet", "first")  # it has renewed nothing yet
     assert await take_job(operator) == KEY
-    await Reconciling(reconciler, operator.queue, operator.metrics, leadership.verify).reconcile(KEY)
-    assert reconciler.looked == 0, "another operator may lead, and a look writes to NATS"
-    await reconciling(operator, reconciler).reconcile(KEY)
-    assert reconciler.looked == 1
+    await Reconciling(look, operator.queue, operator.metrics, leadership.verify).reconcile(KEY)
+    assert not looked, "another operator may lead, and a look writes to NATS"
+    await Reconciling(look, operator.queue, operator.metrics).reconcile(KEY)
+    assert looked == [KEY]
 
 
 async def test_operator_with_a_task_that_ended_is_not_alive(operator: Operator) -> None:
@@ -142,27 +135,24 @@ async def test_operator_with_a_task_that_ended_is_not_alive(operator: Operator) 
 
 
 async def test_reconciliation_that_hangs_is_given_up_and_tried_again(
-    api: Api, operator: Operator, monkeypatch: pytest.MonkeyPatch
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Hangs(Reconciler):
-        async def reconcile(self, key: JobKey) -> ReconcileResult:
-            await asyncio.Event().wait()
-            raise AssertionError
+    async def hang(_: JobKey) -> ReconcileResult:
+        await asyncio.Event().wait()
+        raise AssertionError
 
     monkeypatch.setattr("rollfleet_operator.reconciling.STUCK_S", 0.01)
     key = await operator.queue.take()
-    hangs = Hangs(api, operator.cache, NatsInMemory(), SHARED, operator.settings)
-    await reconciling(operator, hangs).reconcile(key)
+    await Reconciling(hang, operator.queue, operator.metrics).reconcile(key)
     assert await take_job(operator) == KEY
 
 
-async def test_others_work_between_two_looks_that_wait_for_nothing(api: Api, operator: Operator) -> None:
-    class Looks(Reconciler):
-        async def reconcile(self, key: JobKey) -> ReconcileResult:
-            seen.append(key.name)
-            if key.name == "b":
-                looked.set()
-            return ReconcileResult()
+async def test_others_work_between_two_looks_that_wait_for_nothing(operator: Operator) -> None:
+    async def look(key: JobKey) -> ReconcileResult:
+        seen.append(key.name)
+        if key.name == "b":
+            looked.set()
+        return ReconcileResult()
 
     async def work() -> None:
         while True:
@@ -171,11 +161,13 @@ async def test_others_work_between_two_looks_that_wait_for_nothing(api: Api, ope
 
     assert await take_job(operator) == KEY
     seen, looked = list[str](), asyncio.Event()
-    looks = Looks(api, operator.cache, NatsInMemory(), SHARED, operator.settings)
     for name in ("a", "b"):
         operator.queue.add(JobKey("lab", name))
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-        working = [tasks.create_task(reconciling(operator, looks).run()), tasks.create_task(work())]
+        working = [
+            tasks.create_task(Reconciling(look, operator.queue, operator.metrics).run()),
+            tasks.create_task(work()),
+        ]
         await looked.wait()
         for task in working:
             task.cancel()
@@ -183,14 +175,13 @@ async def test_others_work_between_two_looks_that_wait_for_nothing(api: Api, ope
 
 
 async def test_lasting_problem_of_a_job_is_logged_once_with_the_time_of_the_next_attempt(
-    api: Api, operator: Operator, caplog: pytest.LogCaptureFixture
+    operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Fails(Reconciler):
-        async def reconcile(self, key: JobKey) -> ReconcileResult:
-            return ReconcileResult(0.2, OperatorError(problems.pop(0)))
+    async def fail(_: JobKey) -> ReconcileResult:
+        return ReconcileResult(0.2, OperatorError(problems.pop(0)))
 
     problems = ["no space", "no space", "no space", "no right"]
-    fails = reconciling(operator, Fails(api, operator.cache, NatsInMemory(), SHARED, operator.settings))
+    fails = Reconciling(fail, operator.queue, operator.metrics)
     while problems:
         await fails.reconcile(await operator.queue.take())
     assert caplog.messages == [f"lab/cartpole: {problem}; retry in 0.2 s" for problem in ("no space", "no right")]
