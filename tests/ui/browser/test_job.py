@@ -24,6 +24,8 @@ async def test_the_diagnosis_and_what_to_do_stand_on_top(serve: Serve, visits: V
 async def test_curves_are_read_by_pointer_and_keyboard_over_time_and_over_frames(serve: Serve, visits: Visits) -> None:
     page = await visits.open(await serve(MadeJobs(made_job("calm"))), at="/jobs/default/calm")
     await expect(page.get_by_text("The learner is the bottleneck: workers waited 63 %")).to_be_visible()
+    info = page.get_by_role("slider", name=re.compile("success"))
+    await expect(info).to_have_attribute("aria-valuetext", re.compile("success 1"))
     curve = page.get_by_role("slider", name=re.compile("Mean return"))
     await expect(curve).to_have_attribute("aria-valuenow", "299")
     await curve.hover()
