@@ -36,7 +36,7 @@ class WaitsForFile(CountingEnv):
         self._step, self._file = step, file
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        while self._steps + 1 == self._step and self._file is not None and not self._file.exists():
+        while self.steps + 1 == self._step and self._file is not None and not self._file.exists():
             time.sleep(0.01)
         return super().step(action)
 

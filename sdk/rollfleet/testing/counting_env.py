@@ -17,22 +17,25 @@ class CountingEnv(gymnasium.Env[Any, Any]):
     Args:
         breaks_at: The step that raises ArithmeticError; 0: none.
         episode_frames: Frames per episode.
+
+    Attributes:
+        steps: Number of steps so far.
     """
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, breaks_at: int = 0, episode_frames: int = 5) -> None:
-        self._steps, self._breaks_at, self._episode_frames = 0, breaks_at, episode_frames
+        self.steps, self._breaks_at, self._episode_frames = 0, breaks_at, episode_frames
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode. The count goes on."""
         super().reset(seed=seed)
-        return np.array([self._steps], np.float32), {}
+        return np.array([self.steps], np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Count one step. Terminates after `episode_frames` steps."""
-        self._steps += 1
-        if self._steps == self._breaks_at:
+        self.steps += 1
+        if self.steps == self._breaks_at:
             raise ArithmeticError("the simulator broke")
-        return np.array([self._steps], np.float32), 1.0, self._steps % self._episode_frames == 0, False, {}
+        return np.array([self.steps], np.float32), 1.0, self.steps % self._episode_frames == 0, False, {}

@@ -35,7 +35,7 @@ class Exhausted(CountingEnv):
     """Reads its 20th step from an iterator that has ended."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if self._steps == 19:
+        if self.steps == 19:
             next(iter(()))
         return super().step(action)
 

@@ -35,7 +35,7 @@ class Stuck(CountingEnv):
     """Never returns from its second step."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        while self._steps:
+        while self.steps:
             signal.pause()
         return super().step(action)
 

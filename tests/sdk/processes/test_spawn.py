@@ -18,7 +18,7 @@ LOCK = threading.Lock()  # cannot be pickled, and neither can its owners
 class Locked(CountingEnv):
     def __init__(self, start=0):
         super().__init__()
-        self.lock, self._steps = LOCK, start
+        self.lock, self.steps = LOCK, start
 
 class Policy:
     def __init__(self, actions):

@@ -53,7 +53,7 @@ class Faulty(CountingEnv):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         result = super().step(action)
-        if self._steps == 5:
+        if self.steps == 5:
             self._fault()
         return result
 

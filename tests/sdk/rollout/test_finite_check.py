@@ -29,7 +29,7 @@ class Wrong(CountingEnv):
 
     def step(self, action: Any) -> Any:
         observation, reward, *rest = super().step(action)
-        if self._steps > 5 and (self._steps - 1) % 5 + 1 == AT[self._where]:
+        if self.steps > 5 and (self.steps - 1) % 5 + 1 == AT[self._where]:
             if self._where == "reward":
                 return observation, self._value, *rest
             return np.array([self._value], np.float32), reward, *rest
