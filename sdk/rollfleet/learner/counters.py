@@ -44,6 +44,7 @@ class Counters:
         A number of a nested dict has the name `outer.inner`; an episode without it has no value. 32 names at most.
 
         Example:
+            >>> import gymnasium, rollfleet
             >>> from gymnasium.wrappers import RecordEpisodeStatistics
             >>> env = lambda: RecordEpisodeStatistics(gymnasium.make("CartPole-v1"))
             >>> with rollfleet.Collector(env, frames_per_batch=64, total_frames=256) as collector:
