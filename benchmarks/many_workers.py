@@ -43,7 +43,7 @@ from rollfleet_api.ranks import Rank
 
 COLUMNS = (
     "workers | mode | learner, µs | server, µs | worker, µs | core | received, MB/s | sent, MB/s | p50, ms | p99, ms | "
-    "frames/s | bytes a frame | learner, MiB | server, MiB | sent | yielded | lost | cut"
+    "frames/s | weights, s | bytes a frame | learner, MiB | server, MiB | sent | yielded | lost | cut"
 )
 
 
@@ -98,8 +98,16 @@ def learn(url: str, rank: Rank, pids: Any, leaving: Any, results: Any, options: 
         memory = [psutil.Process(pid).memory_info().rss / (1 << 20) for pid in (os.getpid(), *pids[0])]
         lost = stats.missed + stats.repeated + stats.stale + stats.corrupt
         ends = collector.frames // batch[:ENVS].numel(), lost, link.client.stats["reconnects"]  # batches, of a worker
-        results.put((counted, delays, ends, memory))
+        results.put((counted, delays, ends, memory, arrival_s(collector) if rank.leads else 0.0))
         leaving.wait()  # the end of the first rank completes the job
+
+
+def arrival_s(collector: rollfleet.Collector) -> float:
+    """Return the seconds until all workers have a version of the weights."""
+    began_s = time.monotonic()
+    collector.update_policy_weights_()
+    collector.wait_for_version(collector.version, 300.0)
+    return time.monotonic() - began_s
 
 
 def limit(port: str, gbit: float) -> None:
@@ -142,15 +150,16 @@ def measured(options: argparse.Namespace, recorded: Any) -> str:
         batches, reconnections = sum(sent.get(timeout=60.0) for _ in groups)
         for process in (*learners, *simulators):
             process.join()
-    counted, delays, ends, memory = zip(*each, strict=True)
+    counted, delays, ends, memory, arrivals_s = zip(*each, strict=True)
     s, frames, cpu_s, nats_s, workers_s, *nbytes = np.transpose(counted)
     per_s = sum(frames / s)
     cpus = [sum(cpu_s) / sum(frames), *(np.mean(each_s / s) / per_s for each_s in (nats_s, workers_s))]
     figures = [*(1e6 * each for each in cpus), max(cpu_s / s), *(max(each / s) / 1e6 for each in nbytes[1:])]
     figures += [1e3 * each for each in np.percentile(np.concatenate(delays), [50, 99])]
-    counts = [per_s, sum(nbytes[0]) / sum(frames), *np.max(memory, axis=0), batches]
+    counts = [sum(nbytes[0]) / sum(frames), *np.max(memory, axis=0), batches]
     counts += [*np.sum([*ends, (0, 0, reconnections)], axis=0)]
-    return " | ".join([str(workers), options.mode, *map("{:,.2f}".format, figures), *map("{:,.0f}".format, counts)])
+    rest = [f"{per_s:,.0f}", f"{max(arrivals_s):,.2f}", *map("{:,.0f}".format, counts)]
+    return " | ".join([str(workers), options.mode, *map("{:,.2f}".format, figures), *rest])
 
 
 def main() -> None:
