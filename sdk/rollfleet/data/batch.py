@@ -176,6 +176,11 @@ def _row_ends(done: Flags, mask: Flags | None) -> Flags:
     return ends
 
 
+def is_episode_info(key: Key) -> bool:
+    """Whether a key in `Episodes` is that of a number in the last infos."""
+    return len(key) == 1 and key[0].startswith(EPISODE_INFO)
+
+
 def _check_size(fragment: Fragment) -> None:
     steps = fragment.steps
     if TRAJECTORY not in steps or steps[TRAJECTORY].dtype is not torch.int64:
@@ -184,7 +189,7 @@ def _check_size(fragment: Fragment) -> None:
         raise MessageCorrupt(f"final observations for {sorted(fragment.final)}, which are not in the fragment")
     ended = {name: (value.dtype, tuple(value.shape)) for name, value in fragment.episodes.items()}
     m = fragment.episodes["returns"].numel() if "returns" in ended else 0
-    infos = [name for name in ended if name.startswith(EPISODE_INFO)]
+    infos = [name for name in ended if is_episode_info((name,))]
     expected = EPISODES | dict.fromkeys(infos, torch.float64)
     if ended != {name: (dtype, (m,)) for name, dtype in expected.items()} or len(infos) > MOST_EPISODE_INFOS:
         raise MessageCorrupt(f"numbers of episodes: {ended}; expected {EPISODES}, [m] each")

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rollfleet.data.batch import TRAJECTORY, Fragment, compact
+from rollfleet.data.batch import EPISODES, TRAJECTORY, Fragment, compact, is_episode_info
 from rollfleet.data.tensor_tree import Structure
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
 from rollfleet.wire.codec import LARGEST_BATCH_BYTES, Allocate, Buffer, Encoded, Key, decode, empty_buffer, encode
@@ -96,7 +96,7 @@ def unpack_fragment(
     header, tensors = decode(buffer, checksum=checksum, allocate=bounded, check=check)
     try:
         meta = unpack(BatchMeta, header)
-        names = [key[1] for key in tensors if len(key) == 2 and key[0] == _EPISODES]
+        names = [*EPISODES, *(key[1] for key in tensors if key[0] == _EPISODES and is_episode_info(key[1:]))]
         episodes = {name: tensors.pop((_EPISODES, name)) for name in names}
         form = tensors.pop(_STRUCTURE, None)
         structure = None if form is None else unpack(Structure, bytes(form.numpy()))
