@@ -46,6 +46,7 @@ class Server:
     Attributes:
         subjects: The subjects of `default/test`, the one job that its users may use.
         folder: The folder of the server's files.
+        way: `host:port` by which processes reach the server from now on.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,6 +57,7 @@ class Server:
         self._owner: Link | None = None
         self._job: CollectorJob | None = None
         self._running: NatsServer = self._loop.run(start_nats_server(self.subjects, folder))
+        self.way = self.host_port
 
     @property
     def pid(self) -> int:
@@ -71,7 +73,7 @@ class Server:
 
     def url(self, role: Role | None = None) -> str:
         """Return the URL for a role; None: for the job's owner, with all permissions."""
-        return self._running.url(role)
+        return self._running.url(role).replace(self.host_port, self.way)
 
     def address(self, role: Role | None = None) -> Address:
         """Return the address for a role, as a process reads it."""

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -33,17 +32,15 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def through(server: Server, proxy: Proxy) -> Iterator[Through]:
-    links = list[Link]()
-
+def through(server: Server, proxy: Proxy) -> Through:
     def connect(role: Role) -> Link:
-        url = server.url(role).replace(server.host_port, proxy.host_port)
-        links.append(Link(replace(server.address(role), url=url), role=role, timeout_s=60))
-        return links[-1]
+        server.way = proxy.host_port
+        try:
+            return server.link(role)
+        finally:
+            server.way = server.host_port
 
-    yield connect
-    for link in links:
-        link.close()
+    return connect
 
 
 def test_a_learner_hears_hundreds_of_workers_when_it_connects(server: Server, proxy: Proxy, through: Through) -> None:

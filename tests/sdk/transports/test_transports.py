@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from tests.sdk.transports.rigs import make_rig
+from tests.sdk.transports.rigs import NATS_RIGS, make_rig
 
 from rollfleet import Collector
 from rollfleet.errors import NoWeights
@@ -22,7 +22,7 @@ def name_of(value: object) -> str:
 @pytest.fixture
 def make(kind: str, request: pytest.FixtureRequest) -> Iterator[MakeRig]:
     """Makes a rig of the test's kind; it is closed after the test."""
-    server = request.getfixturevalue("server") if kind == "nats" else None
+    server = request.getfixturevalue("server") if kind in NATS_RIGS else None
     with ExitStack() as stack:
 
         def make(workers: int = 2, **spec: Any) -> Rig:
@@ -33,13 +33,16 @@ def make(kind: str, request: pytest.FixtureRequest) -> Iterator[MakeRig]:
         yield make
 
 
-@pytest.mark.parametrize("kind", ["inline", "processes", "nats"])
+NATS = ["nats", *(pytest.param(kind, marks=pytest.mark.slow) for kind in NATS_RIGS if kind != "nats")]
+
+
+@pytest.mark.parametrize("kind", ["inline", "processes", *NATS])
 @pytest.mark.parametrize("check", TRANSPORT_CHECKS, ids=name_of)
 def test_every_transport(check: Check, make: MakeRig) -> None:
     check(make)
 
 
-@pytest.mark.parametrize("kind", ["processes", "nats"])
+@pytest.mark.parametrize("kind", ["processes", *NATS])
 @pytest.mark.parametrize("check", BACKGROUND_CHECKS, ids=name_of)
 def test_transport_with_background_workers(check: Check, make: MakeRig) -> None:
     check(make)
