@@ -1,8 +1,10 @@
 """Returns, lengths and last observations of episodes, collected while a vector of environments runs."""
 
 import logging
+from collections import deque
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +20,15 @@ LONG_FRAMES = 30_000
 """More than the longest episode of Atari: 108,000 frames, of which an agent sees each fourth."""
 
 
+class _Ended(NamedTuple):
+    """Episodes that ended with one step: intp, float64 and int64 [n], and float64 [n] by name."""
+
+    envs: NDArray[np.intp]
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    said: Mapping[str, Array]
+
+
 class EpisodeCounts:
     """Returns and lengths of running episodes, which fragments do not interrupt, and of ended ones.
 
@@ -31,7 +42,7 @@ class EpisodeCounts:
         self.returns: NDArray[np.float64] = np.zeros(num_envs, dtype=np.float64)
         self.lengths: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
         self.ended = 0
-        self._ended: list[Mapping[str, Array]] = []
+        self._ended: list[_Ended] = []
 
     def end(self, envs: NDArray[np.intp], said: Mapping[str, Array] = NOTHING) -> None:
         """Record the end of the episodes in `envs`; their next frame is the first of another episode.
@@ -39,8 +50,7 @@ class EpisodeCounts:
         `said` is what the environments say of them, float64 [n] by name.
         """
         self.ended += len(envs)
-        numbers = {EPISODE_INFO + name: values for name, values in said.items()}
-        self._ended.append({"returns": self.returns[envs], "lengths": self.lengths[envs], **numbers})
+        self._ended.append(_Ended(envs, self.returns[envs], self.lengths[envs], said))
         self.discard(envs)
 
     def discard(self, envs: NDArray[np.intp] | slice) -> None:
@@ -48,25 +58,30 @@ class EpisodeCounts:
         self.returns[envs] = 0.0
         self.lengths[envs] = 0
 
-    def take(self, count: int | None = None) -> Episodes:
-        """Return and forget what is said of the first `count` episodes that ended; None: of all."""
-        count = self.ended if count is None else min(count, self.ended)
-        ended = self._joined()
-        self.ended -= count
-        self._ended = [{name: numbers[count:] for name, numbers in ended.items()}] if self.ended else []
-        return {name: torch.from_numpy(numbers[:count]) for name, numbers in ended.items()}
-
-    def _joined(self) -> dict[str, Array]:
-        joined: dict[str, Array] = {"returns": np.zeros(self.ended), "lengths": np.zeros(self.ended, np.int64)}
+    def take(self) -> Episodes:
+        """Return and forget what is said of the episodes that ended, in the order of their ends."""
+        taken: dict[str, Array] = {"returns": np.zeros(self.ended), "lengths": np.zeros(self.ended, np.int64)}
         first = 0
-        for part in self._ended:
-            end = first + len(part["returns"])
-            for name, numbers in part.items():
-                if name not in joined:
-                    joined[name] = np.full(self.ended, np.nan)
-                joined[name][first:end] = numbers
+        for ended in self._ended:
+            end = first + len(ended.envs)
+            taken["returns"][first:end], taken["lengths"][first:end] = ended.returns, ended.lengths
+            for name, numbers in ended.said.items():
+                if EPISODE_INFO + name not in taken:
+                    taken[EPISODE_INFO + name] = np.full(self.ended, np.nan)
+                taken[EPISODE_INFO + name][first:end] = numbers
             first = end
-        return joined
+        self.ended, self._ended = 0, []
+        return {name: torch.from_numpy(numbers) for name, numbers in taken.items()}
+
+    def take_said(self) -> dict[int, deque[dict[str, float]]]:
+        """Return what the environments say of these episodes alone, by environment, and forget them."""
+        said = dict[int, deque[dict[str, float]]]()
+        for ended in self._ended:
+            for row, env in enumerate(ended.envs.tolist()):
+                numbers = {name: float(values[row]) for name, values in ended.said.items()}
+                said.setdefault(env, deque()).append(numbers)
+        self.ended, self._ended = 0, []
+        return said
 
 
 class LongEpisodes:

@@ -332,17 +332,16 @@ class Rollout:
         def enough() -> bool:
             nonlocal stopped
             stopped = stopped or stop()
-            return stopped or self._episodes.ended >= wanted
+            return stopped or len(whole) + self._episodes.ended >= wanted
 
         while len(whole) < wanted and not (stopped and whole.started):
             storage, collected = self._run(version, random_actions, enough)
-            add_frames(whole, storage, collected)
+            add_frames(whole, storage, collected, self._episodes.take_said())
             self._long.check(self._episodes.lengths)
         if cut := not len(whole):  # what follows is not their beginning: begin new episodes
             cut_after(whole, self._actor.carried)
             self.start_over()
-        taken = whole.take(wanted)
-        return fragment_of(taken, self._actor.carried_keys, version, self._episodes.take(0 if cut else len(taken)))
+        return fragment_of(whole.take(wanted), self._actor.carried_keys, version, ended=not cut)
 
     def _allocate(self) -> Stepper:
         num_envs, spec = self._env.num_envs, self._spec

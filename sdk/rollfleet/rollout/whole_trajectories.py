@@ -1,13 +1,25 @@
 """Whole trajectories of a rollout as a fragment: one in a row, padded to the longest."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
+from math import nan
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rollfleet.data.batch import MASK, NO_TRAJECTORY, TERMINATED, TRAJECTORY, TRUNCATED, Episodes, Fragment, Key
+from rollfleet.data.batch import (
+    EPISODE_INFO,
+    MASK,
+    NO_TRAJECTORY,
+    REWARD,
+    TERMINATED,
+    TRAJECTORY,
+    TRUNCATED,
+    Fragment,
+    Key,
+)
 from rollfleet.data.tensor_memory import Array
 from rollfleet.data.whole_trajectories import WholeTrajectories
 from rollfleet.rollout.stepper import Collected
@@ -21,22 +33,31 @@ class Piece(NamedTuple):
         env: The environment.
         values: By key, [length, ...].
         final: The observation after them, a leaf [...] each, if their trajectory ends there; else nothing.
+        said: What the environment says of the episode that ends there, by name.
     """
 
     env: int
     values: dict[Key, Tensor]
     final: Sequence[Array]
+    said: Mapping[str, float]
 
 
-def add_frames(whole: WholeTrajectories[Piece], storage: Storage, collected: Collected) -> None:
-    """Add copies of collected frames."""
+def add_frames(
+    whole: WholeTrajectories[Piece],
+    storage: Storage,
+    collected: Collected,
+    said: Mapping[int, deque[dict[str, float]]],
+) -> None:
+    """Add copies of collected frames. `said`: by environment, of the episodes that ended in them, in their order."""
     arrays, finals = storage.arrays, zip(*collected.finals, strict=True)
     ended = arrays[TERMINATED] | arrays[TRUNCATED]
     real = np.arange(ended.shape[1]) < collected.frames[:, None]
 
     def piece_of(env: int, frames: slice) -> Piece:
         values = {key: tensor[env, frames].clone() for key, tensor in storage.tensors.items()}
-        return Piece(env, values, next(finals) if ended[env, frames.stop - 1] else ())
+        if not ended[env, frames.stop - 1]:
+            return Piece(env, values, (), {})
+        return Piece(env, values, next(finals), said[env].popleft())
 
     whole.add(np.where(real, arrays[TRAJECTORY], NO_TRAJECTORY), ended, piece_of)
 
@@ -44,15 +65,15 @@ def add_frames(whole: WholeTrajectories[Piece], storage: Storage, collected: Col
 def cut_after(whole: WholeTrajectories[Piece], following: Sequence[Array]) -> None:
     """Truncate those under way. `following` (a leaf [envs, ...] each) holds their next observations."""
     for pieces in whole.cut():
-        env, values, _ = pieces[-1]
+        env, values, *_ = pieces[-1]
         values[TRUNCATED][-1] = True
-        pieces[-1] = Piece(env, values, [leaf[env].copy() for leaf in following])
+        pieces[-1] = Piece(env, values, [leaf[env].copy() for leaf in following], {})
 
 
 def fragment_of(
-    taken: Sequence[Sequence[Piece]], carried_keys: Sequence[Key], version: int, episodes: Episodes
+    taken: Sequence[Sequence[Piece]], carried_keys: Sequence[Key], version: int, *, ended: bool
 ) -> Fragment:
-    """Return trajectories as a fragment with new memory."""
+    """Return trajectories as a fragment with new memory. `ended`: whether they are whole episodes, which count."""
     lengths = torch.tensor([sum(len(piece.values[TRAJECTORY]) for piece in pieces) for pieces in taken], device="cpu")
     longest = int(lengths.max())
     steps: dict[Key, Tensor] = {}
@@ -66,4 +87,9 @@ def fragment_of(
     for key, leaf in zip(carried_keys, zip(*(pieces[-1].final for pieces in taken), strict=True), strict=True):
         rows = torch.from_numpy(np.stack(leaf))
         final[key] = rows.view(steps[key].dtype) if steps[key].dtype is torch.bfloat16 else rows
+    counted = len(taken) if ended else 0
+    episodes = {"returns": steps[REWARD].double().sum((1, 2))[:counted], "lengths": lengths[:counted]}
+    for name in {name: None for pieces in taken for name in pieces[-1].said}:
+        numbers = [pieces[-1].said.get(name, nan) for pieces in taken]
+        episodes[EPISODE_INFO + name] = torch.tensor(numbers, dtype=torch.float64, device="cpu")
     return Fragment(steps=steps, final=final, episodes=episodes, version=version)
