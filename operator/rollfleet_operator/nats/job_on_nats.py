@@ -149,8 +149,6 @@ class JobOnNats:
         A flood of heartbeats or questions gets no further than their number.
         """
         before, self._listening = self._listening, []
-        for each in before:
-            await _end(each)
 
         async def on_ask(_: Msg) -> None:
             await client.publish(self._subjects.spec, published_bytes(job, counts=True))
@@ -167,6 +165,9 @@ class JobOnNats:
             subscription = await client.subscribe(subject, cb=hear)
             await subscription.unsubscribe(limit=most)
             self._listening.append(subscription)
+        for each in before:  # with what they have, and what comes until the new ones are there
+            with suppress(NatsError):
+                await each.drain()  # type: ignore[no-untyped-call]
 
     def _is_over(self, status: LearnerStatus) -> bool:
         """Whether a learner's heartbeat is of one that was replaced."""

@@ -77,7 +77,9 @@ def _workers_left(snapshot: Snapshot) -> Problem | None:
     run = snapshot.observed.current.get(Role.WORKER)
     if run is None or not run.complete or is_completed(snapshot.job, snapshot.observed, snapshot.heartbeats):
         return None
-    return Problem("WorkersLeft", "all workers exited with code 0, but the learner has not completed the job")
+    return Problem(
+        "WorkersLeft", "all workers exited with code 0, and none was heard: no learner has completed the job"
+    )
 
 
 def _end(snapshot: Snapshot, kind: ConditionType, *stages: Stage) -> Condition:

@@ -87,18 +87,20 @@ def _completion(job: CollectorJob, observed: Processes, heartbeats: Heartbeats) 
 
 
 def is_completed(job: CollectorJob, observed: Processes, heartbeats: Heartbeats) -> bool:
-    """Whether the learner has completed the job, as it or a worker says.
+    """Whether the learner has completed the job, as it or a worker says, or as all workers' exit code 0 does.
 
-    A pod's exit code 0 alone is no proof: only if no one was heard, because the operator was away, and a learner was.
+    That code of a program that was never heard is no proof: it may be no worker of ours. If no one was heard, because
+    the operator was away, the status must know frames.
     """
     learner, follows = heartbeats.learner, [worker.follows for worker in heartbeats.workers.values()]
     said = [(each.session, each.complete) for each in follows if each]
     if learner:
         said.append((learner.session, learner.phase is LearnerPhase.COMPLETE))
-    if said:
-        return max(said)[1]  # a later learner may go on
+    if said and max(said)[1]:  # a later learner may go on
+        return True
     workers, known = observed.current.get(Role.WORKER), job.status or CollectorJobStatus()
-    return workers is not None and workers.complete and known.frames > 0
+    heard = bool(follows) or (not said and known.frames > 0)
+    return workers is not None and workers.complete and heard
 
 
 def _failure(observed: Processes, heartbeats: Heartbeats) -> Verdict | None:

@@ -35,6 +35,7 @@ EVICTED: Any = {"reason": "Evicted", "message": 'Usage of EmptyDir volume "tmp" 
 REJECTED: Any = {"reason": "OutOfcpu", "message": "Pod was rejected: Node didn't have enough resource: cpu"}
 SAVES = scene(learner=LEARNER, collect={"totalFrames": 100}).ended("Complete")
 SAVES = SAVES.with_heartbeats(learner=learned(100), phase=LearnerPhase.COMPLETE)
+HEARD = TOTAL.with_heartbeats(TOTAL.beat(0), learner=learned(64), phase=LearnerPhase.RUN)
 NO_RESTARTS = scene(failure={"maxRestartsPerWorker": 0})
 
 
@@ -50,6 +51,9 @@ NO_RESTARTS = scene(failure={"maxRestartsPerWorker": 0})
         ),
         pytest.param(scene().ended("Complete"), Stage.LIVE, id="its workers exit with 0"),
         pytest.param(TOTAL.ended("Complete"), Stage.LIVE, id="its workers exit with 0 before the last frame"),
+        pytest.param(
+            HEARD.ended("Complete"), Stage.COMPLETE, id="workers that were heard exit with 0, its word is lost"
+        ),
         pytest.param(SAVES, Stage.LIVE, id="its learner's pod saves results after the last frame"),
         pytest.param(SAVES.ended("Complete", Role.LEARNER), Stage.COMPLETE, id="its learner's pod has ended"),
         pytest.param(LEARNS.ended("Complete", Role.LEARNER).exited(), Stage.COMPLETE, id="its learner exits with 0"),
