@@ -116,9 +116,12 @@ def _tensordict(values: Any, sizes: torch.Size, device: torch.device | None) -> 
 
 
 def _merged(values: Values, following: Values) -> Values:
-    """Return a whole frame."""
-    root = {key: value for key, value in values.items() if key[0] != "next"}
-    return root | {("next", *key): value for key, value in following.items()}
+    """Return a whole frame. As in a TensorDict, `next` stands where the policy has first written into it."""
+    whole: Values = {}
+    after = {("next", *key): value for key, value in following.items()}
+    for key, value in values.items():
+        whole |= after if key[0] == "next" else {key: value}
+    return whole | after
 
 
 def _stacked(frames: list[Any], sizes: torch.Size, device: torch.device | None) -> Any:

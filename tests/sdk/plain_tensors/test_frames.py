@@ -115,15 +115,15 @@ def collected(
     return found, path
 
 
-def assert_same(ours: Any, theirs: Any, *, ordered: bool = True) -> None:
+def assert_same(ours: Any, theirs: Any) -> None:
     assert type(ours) is type(theirs)
     if isinstance(theirs, dict):
-        assert list(ours) == list(theirs) if ordered else ours.keys() == theirs.keys()
-        assert_same([ours[key] for key in theirs], list(theirs.values()), ordered=ordered)
+        assert list(ours) == list(theirs)
+        assert_same(list(ours.values()), list(theirs.values()))
     elif isinstance(theirs, list | tuple):
         assert len(ours) == len(theirs)
         for own, other in zip(ours, theirs, strict=True):
-            assert_same(own, other, ordered=ordered)
+            assert_same(own, other)
     elif isinstance(theirs, torch.Tensor | np.ndarray):
         own, other = torch.as_tensor(ours), torch.as_tensor(theirs)
         assert (own.dtype, own.shape) == (other.dtype, other.shape)
@@ -168,9 +168,7 @@ def test_composed_environments_and_policies_have_the_same_frames_on_both_paths(
             collected(True, make, acting, **keywords)
         reject()
     ours, _ = collected(True, make, acting, **keywords)
-    assert_same(
-        ours, theirs, ordered=False
-    )  # TorchRL's order of some chains is that of a set, by each process's hashes
+    assert_same(ours, theirs)
 
 
 def varied(*transforms: Callable[[], Any], kind: str = "box") -> Callable[[], Any]:
