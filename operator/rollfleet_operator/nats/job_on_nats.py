@@ -90,8 +90,10 @@ class JobOnNats:
         self._workers = max(self._workers, job.spec.workers)
         client = await self.nats.client()
         try:
-            await self._listen(client, job)
+            earlier = await self._listen(client, job)
             await self._look(client, published_bytes(job, counts=True))
+            for each in earlier:  # only now: what came before this look has been heard
+                await _end(each)
         except (NatsError, TimeoutError, OSError) as error:
             await self.nats.close()  # a new connection finds another server
             raise NatsUnavailable(f"NATS did not return the heartbeats of {self._subjects.key}: {error!r}") from error
@@ -143,10 +145,11 @@ class JobOnNats:
             await _end(beats)
         self._present = len(heard)
 
-    async def _listen(self, client: Client, job: CollectorJob) -> None:
+    async def _listen(self, client: Client, job: CollectorJob) -> list[Subscription]:
         """Until the next look, hear the learner, whose last word may be short, and answer processes that ask.
 
-        A flood of heartbeats or questions gets no further than their number.
+        A flood of heartbeats or questions gets no further than their number. Returns the
+        subscriptions of the look before.
         """
         before, self._listening = self._listening, []
 
@@ -165,9 +168,7 @@ class JobOnNats:
             subscription = await client.subscribe(subject, cb=hear)
             await subscription.unsubscribe(limit=most)
             self._listening.append(subscription)
-        for each in before:  # with what they have, and what comes until the new ones are there
-            with suppress(NatsError):
-                await each.drain()  # type: ignore[no-untyped-call]
+        return before
 
     def _is_over(self, status: LearnerStatus) -> bool:
         """Whether a learner's heartbeat is of one that was replaced."""
