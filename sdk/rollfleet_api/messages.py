@@ -24,7 +24,8 @@ Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Index = Annotated[int, Field(ge=0, le=2**16 - 1)]
 Amount = Annotated[float, Field(ge=0, le=1e12)]
 """A time in seconds, or a rate: finite, so that readers can calculate with it."""
-Numbers = Annotated[dict[Annotated[Text, Field(max_length=100)], FiniteFloat], Field(max_length=32)]
+MOST_NUMBERS, LONGEST_NAME = 32, 100
+Numbers = Annotated[dict[Annotated[Text, Field(max_length=LONGEST_NAME)], FiniteFloat], Field(max_length=MOST_NUMBERS)]
 """Numbers by name, which environments choose."""
 _STRICT = ConfigDict(strict=True, extra="ignore")
 

@@ -5,12 +5,11 @@ from array import array
 from collections.abc import Mapping
 from typing import Final
 
+from rollfleet_api.messages import MOST_NUMBERS
 from rollfleet_ui.model import SERIES, History
 
 MAX_POINTS: Final = 720
 _LARGEST: Final = 3e38  # of an array of 32-bit floats
-MOST_INFOS: Final = 32
-"""Series of names that environments choose."""
 _MEANS: Final = frozenset({"framesPerSecond"})
 """Series whose points are means over their step. Points of the others are the newest values."""
 
@@ -57,7 +56,7 @@ class Series:
         else:
             self._times[-1] = time_s
         for name in values.keys() - self._values.keys():
-            if len(self._values) < len(SERIES) + MOST_INFOS:
+            if len(self._values) < len(SERIES) + MOST_NUMBERS:
                 self._values[name] = array("f", [math.nan] * (len(self) - is_new))
         for name, kept in self._values.items():
             given = values.get(name)

@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from rollfleet_ui.series import MAX_POINTS, MOST_INFOS, Series
+from rollfleet_api.messages import MOST_NUMBERS
+from rollfleet_ui.series import MAX_POINTS, Series
 
 
 def test_a_full_series_doubles_its_step_and_still_covers_all_time() -> None:
@@ -51,8 +52,8 @@ def test_series_of_other_names_begin_when_they_come_and_are_bounded() -> None:
         series.add(float(time_s), {f"info.{number}": float(time_s) for number in range(10_000)})
     points = series.points()
     infos = [values for name, values in points.series.items() if name.startswith("info.")]
-    assert len(infos) == MOST_INFOS
-    assert infos == [[None, 1.0, 2.0]] * MOST_INFOS
+    assert len(infos) == MOST_NUMBERS
+    assert infos == [[None, 1.0, 2.0]] * MOST_NUMBERS
 
 
 def test_time_never_goes_back() -> None:

@@ -13,6 +13,7 @@ from rollfleet.data.tensor_memory import Array, Empty, as_array, fresh, indexabl
 from rollfleet.data.tensor_tree import UNEVEN, Structure, grouped, rebuild
 from rollfleet.errors import JobInvalid, MessageCorrupt
 from rollfleet_api.collection import CatResults
+from rollfleet_api.messages import LONGEST_NAME, MOST_NUMBERS
 
 if TYPE_CHECKING:
     # Imported only where it is needed: it adds a third to a worker's memory.
@@ -65,8 +66,6 @@ Other names are `EPISODE_INFO` and that of a number in the last infos: float64, 
 EPISODES = {"returns": torch.float64, "lengths": torch.int64}
 """Sums of rewards, and frames of the environment."""
 EPISODE_INFO = "info."
-MOST_EPISODE_INFOS = 32
-"""Names of numbers that are counted, in a worker and in a learner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +176,8 @@ def _row_ends(done: Flags, mask: Flags | None) -> Flags:
 
 
 def is_episode_info(key: Key) -> bool:
-    """Whether a key in `Episodes` is that of a number in the last infos."""
-    return len(key) == 1 and key[0].startswith(EPISODE_INFO)
+    """Whether a key in `Episodes` is that of a number in the last infos: its name fits into a heartbeat."""
+    return len(key) == 1 and key[0].startswith(EPISODE_INFO) and len(key[0]) <= len(EPISODE_INFO) + LONGEST_NAME
 
 
 def _check_size(fragment: Fragment) -> None:
@@ -191,7 +190,7 @@ def _check_size(fragment: Fragment) -> None:
     m = fragment.episodes["returns"].numel() if "returns" in ended else 0
     infos = [name for name in ended if is_episode_info((name,))]
     expected = EPISODES | dict.fromkeys(infos, torch.float64)
-    if ended != {name: (dtype, (m,)) for name, dtype in expected.items()} or len(infos) > MOST_EPISODE_INFOS:
+    if ended != {name: (dtype, (m,)) for name, dtype in expected.items()} or len(infos) > MOST_NUMBERS:
         raise MessageCorrupt(f"numbers of episodes: {ended}; expected {EPISODES}, [m] each")
     if not 0 <= fragment.version < 1 << 63:
         raise MessageCorrupt(f"policy version {fragment.version} is out of range")

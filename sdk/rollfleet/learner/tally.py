@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, fields, replace
 from math import isfinite, isnan
 from typing import Any
 
-from rollfleet.data.batch import EPISODE_INFO, MOST_EPISODE_INFOS
+from rollfleet.data.batch import EPISODE_INFO
 from rollfleet.transports.learner_side import Arrival
+from rollfleet_api.messages import MOST_NUMBERS
 from rollfleet_api.versions import count_of
 
 EPISODES = 100  # in `mean_return`
@@ -65,7 +66,7 @@ class Tally:
     def _add_info(self, name: str, numbers: Sequence[float]) -> None:
         known = self.episode_infos.get(name)
         if known is None:
-            if len(self.episode_infos) >= MOST_EPISODE_INFOS:
+            if len(self.episode_infos) >= MOST_NUMBERS:
                 return
             known = deque(maxlen=EPISODES)
             self.episode_infos = {**self.episode_infos, name: known}  # a copy: another thread may read it

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollfleet.data.batch import MOST_EPISODE_INFOS
+from rollfleet_api.messages import LONGEST_NAME, MOST_NUMBERS
 
 log = logging.getLogger(__name__)
 
 
-LONGEST_NAME = 100
-_OF_ENVPOOL = ("env_id", "players.env_id")
+_OF_ENVPOOL = ("env_id", "players.env_id")  # in each of its infos: they say nothing of an episode
 
 
 class LastInfos:
@@ -33,14 +32,14 @@ class LastInfos:
     def _keeps(self, name: str) -> bool:
         if name in _OF_ENVPOOL or len(name) > LONGEST_NAME:
             return False
-        if name not in self._names and len(self._names) >= MOST_EPISODE_INFOS:
+        if name not in self._names and len(self._names) >= MOST_NUMBERS:
             if not self._warned:
                 self._warned = True
                 log.warning(
                     "%s says more than %d numbers at the end of an episode; %r and others are not counted: leave them "
                     "out of its info",
                     self._source,
-                    MOST_EPISODE_INFOS,
+                    MOST_NUMBERS,
                     name,
                 )
             return False

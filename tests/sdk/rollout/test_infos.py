@@ -16,11 +16,12 @@ from tests.sdk.rollouts import rollout_of
 from torch import Tensor
 
 from rollfleet import ReplayBuffer
-from rollfleet.data.batch import MOST_EPISODE_INFOS, to_batch
+from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import EnvironmentInvalid, JobInvalid
 from rollfleet.rollout.rollout import Rollout
 from rollfleet_api.job import EnvSpec, Vectorization
+from rollfleet_api.messages import MOST_NUMBERS
 
 FRAMES = 4  # of an episode
 KEYS = ("place", "level", "success", "never")
@@ -213,7 +214,7 @@ def test_an_episode_without_a_number_has_none_and_the_first_32_names_count(
     rollout = roll(SyncVectorEnv([Careless], autoreset_mode=AutoresetMode.DISABLED), info_keys=())
     first, *_, last = [rollout.collect(version=0).episodes for _ in range(4)]
     assert first["info.nested.odd"].nan_to_num(-1).tolist() == [1, -1]
-    assert len(last) <= 2 + MOST_EPISODE_INFOS
+    assert len(last) <= 2 + MOST_NUMBERS
     said = [record.message for record in caplog.records if "numbers at the end of an episode" in record.message]
     assert said == [
         "environment SyncVectorEnv(num_envs=1) says more than 32 numbers at the end of an episode; '16 29' and others "

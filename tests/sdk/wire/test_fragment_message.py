@@ -18,7 +18,15 @@ KNOWN = fragment().episodes
 SEEN: Key = ("observation",)
 
 
-@pytest.mark.parametrize("episodes", [{}, {"returns": KNOWN["returns"]}, KNOWN | {"unknown": torch.zeros(0)}])
+@pytest.mark.parametrize(
+    "episodes",
+    [
+        {},
+        {"returns": KNOWN["returns"]},
+        KNOWN | {"unknown": torch.zeros(0)},
+        KNOWN | {"info." + 101 * "x": torch.zeros(0)},
+    ],
+)
 def test_a_message_without_the_numbers_of_episodes_or_with_others_is_corrupt(episodes: Episodes) -> None:
     encoded = pack_fragment(replace(fragment(), episodes=episodes), META)
     with pytest.raises(MessageCorrupt, match="no batch"):  # a recorder stores what it could unpack
