@@ -99,6 +99,11 @@ class Server:
         self._owner.call(self._job_owner.start(), timeout_s=60)
         return job
 
+    def disown(self) -> None:
+        """Let the job's owner end."""
+        assert self._owner
+        self._owner.close()
+
     def delete(self) -> None:
         """Delete the owned job."""
         assert self._owner

@@ -78,11 +78,10 @@ class LearnerHeartbeats:
         self._reported: set[int] = set()  # workers whose problem was logged
         self._heard = asyncio.Event()
 
-    async def join(self, known: Callable[[], Progress], wait_s: float) -> Resumed:
-        """Hear all processes of the job; return its state, with this learner's session, as far as they know it.
+    async def hear(self, wait_s: float) -> None:
+        """Hear all other processes of the job from now on: return once they have answered.
 
         Args:
-            known: Returns what the job's owner knows.
             wait_s: How long an answer may take: twice the way to the server, say.
         """
         link, subjects = self._link, self._link.subjects
@@ -103,8 +102,16 @@ class LearnerHeartbeats:
                     await self._heard.wait()
             except TimeoutError:
                 break
+
+    @property
+    def continues(self) -> bool:
+        """Whether a process knows of an earlier learner."""
+        return self.leader_control is not None or self._followed.session > 0
+
+    async def begin(self, known: Progress) -> Resumed:
+        """Continue the job as far as its processes know it, and its owner. Returns its state, with this session."""
         control = self.leader_control
-        told = [self._followed, known(), *([control.progress] if control else [])]
+        told = [self._followed, known, *([control.progress] if control else [])]
         found = max(told, key=_order)
         self.numbering.start_at(max(each.next_incarnation for each in told))
         now = session_at(time.time())
@@ -163,15 +170,21 @@ class LearnerHeartbeats:
             time_s=time.time(),
         )
 
-    def wait_complete(self, timeout_s: float) -> None:
-        """Wait until each worker that is there knows that the job is complete. Not on the link's thread."""
-        until_s = time.monotonic() + timeout_s
-        while time.monotonic() < until_s and not all(map(self._is_complete, self.roster.members())):
+    def wait_complete(self, timeout_s: float, *, away_s: float) -> None:
+        """Wait until each worker that is there knows that the job is complete. Not on the link's thread.
+
+        Args:
+            timeout_s: How long, while connected.
+            away_s: How long altogether.
+        """
+        until_s = time.monotonic() + away_s
+        while timeout_s > 0 and time.monotonic() < until_s and not all(map(self._is_complete, self.roster.members())):
             time.sleep(COMPLETE_S)
+            timeout_s -= COMPLETE_S * self._link.client.is_connected
 
     def _is_complete(self, worker: int) -> bool:
         status = self.roster.statuses().get(worker)
-        return status is None or status.follows is None or status.follows.complete or status.state.ended
+        return status is None or status.state.ended or bool(status.follows and status.follows.complete)
 
     def forget_missed(self) -> None:
         """Forget missed heartbeats: none could arrive for a while."""

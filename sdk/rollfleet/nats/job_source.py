@@ -45,20 +45,11 @@ async def read_job(link: Link, *, timeout_s: float, workers: int = 1) -> Collect
 
     subscription = await link.listen(link.subjects.spec, CollectorJob, hear)
     try:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while not arrived.is_set():
-                    await link.ask(Ask.JOB)
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(ASK_AGAIN_S):
-                            await arrived.wait()
+        await _asked(link, arrived, timeout_s)
     finally:
         await subscription.unsubscribe()
     if known is None:
-        raise JobNotFound(
-            f"no owner of the job {link.subjects.key} answered on this NATS server within {timeout_s:g} s; apply "
-            "the job, or start it with `rollfleet run` or `rollfleet submit --nats`"
-        )
+        raise _no_owner(link, timeout_s)
     return known
 
 
@@ -80,6 +71,7 @@ class FollowedJob:
         on_end: Callable[[JobEnded], object],
     ) -> None:
         self._link, self._on_edit, self._on_end = link, on_edit, on_end
+        self._owner_heard = asyncio.Event()
         self.job = job
         link.follow(job)
 
@@ -87,6 +79,15 @@ class FollowedJob:
         """Follow edits from now on."""
         await self._link.client.subscribe(self._link.subjects.spec, cb=self._hear)
         self._link.on_deleted(self._end)
+
+    async def wait_for_owner(self, timeout_s: float) -> None:
+        """Wait until the owner has sent the job, and ask it to.
+
+        Raises:
+            JobNotFound: It did not answer within `timeout_s`.
+        """
+        if not await _asked(self._link, self._owner_heard, timeout_s):
+            raise _no_owner(self._link, timeout_s)
 
     def _end(self) -> None:
         self._on_end(JobEnded(f"the job {self._link.subjects.key} was deleted"))
@@ -98,6 +99,7 @@ class FollowedJob:
         if (job := unpack_or_skip(CollectorJob, message.data, message.subject)) is None:
             return
         known, self.job = self.job, job
+        self._owner_heard.set()
         if known.metadata.uid and job.metadata.uid != known.metadata.uid:
             self._on_end(JobEnded(f"the job {job.key} was deleted, and another one has its name"))
         elif known.spec != job.spec:
@@ -134,6 +136,25 @@ class JobOwner:
         job = self._job.model_copy(update={"status": status})
         data = DELETED if self._deleted else published_bytes(job, counts=True)
         await self._link.publish(self._link.subjects.spec, data)
+
+
+async def _asked(link: Link, arrived: asyncio.Event, timeout_s: float) -> bool:
+    """Ask the owner for the job until it arrived. Returns whether it did in time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while not arrived.is_set():
+                await link.ask(Ask.JOB)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(ASK_AGAIN_S):
+                        await arrived.wait()
+    return arrived.is_set()
+
+
+def _no_owner(link: Link, timeout_s: float) -> JobNotFound:
+    return JobNotFound(
+        f"no owner of the job {link.subjects.key} answered on this NATS server within {timeout_s:g} s; apply the job, "
+        "or start it with `rollfleet run` or `rollfleet submit --nats`"
+    )
 
 
 def _mounted(link: Link) -> CollectorJob | None:

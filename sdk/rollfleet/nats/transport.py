@@ -36,6 +36,7 @@ from rollfleet_api.subjects import Ask
 log = logging.getLogger(__name__)
 
 TAKE_OVER_TIMEOUT_S = 15.0
+OWNER_TIMEOUT_S = 60.0  # for an operator that starts: its successor waits for its lease
 FLUSH_TIMEOUT_S = 2.0
 IDLE_VERSIONS = 2  # whose memory is kept for the next ones
 END_TIMEOUT_S = 30.0  # for the message that the job is complete: no other process would send it
@@ -82,7 +83,7 @@ class NatsTransport:
             status=self._heartbeats.now,
         )
         try:
-            link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
+            link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S + OWNER_TIMEOUT_S)
         except BaseException:
             self._receiver.close()
             raise
@@ -155,7 +156,7 @@ class NatsTransport:
         if not self._sender.flush(timeout_s=END_TIMEOUT_S if ends_job else FLUSH_TIMEOUT_S):
             log.warning("%s: the learner's last messages did not reach NATS", self.job.key)
         elif ends_job:
-            self._heartbeats.wait_complete(HEARD_S)
+            self._heartbeats.wait_complete(HEARD_S, away_s=END_TIMEOUT_S)
         for last in (self._sender.send_again(), self._heartbeats.send()):
             self._link.begin(last)
         for task in self._tasks:
@@ -172,7 +173,10 @@ class NatsTransport:
         began_s = time.monotonic()
         await link.flush()
         way_s = time.monotonic() - began_s  # twice there and back
-        self.resumed = await self._heartbeats.join(self._known_by_owner, way_s)
+        await self._heartbeats.hear(way_s)
+        if not self._heartbeats.continues:  # then only the owner can know what was before: all pods were away
+            await self._followed.wait_for_owner(OWNER_TIMEOUT_S)
+        self.resumed = await self._heartbeats.begin(self._known_by_owner())
         await self._receiver.follow(self.job)
         await self._calls.subscribe()
         await self._sender.subscribe()

@@ -118,6 +118,7 @@ def test_a_dropped_collector_over_nats_closes_its_connection_and_ends_its_thread
 
 def test_a_fork_of_a_learner_over_nats_neither_waits_nor_ends_the_job(server: Server) -> None:
     server.start_workers()
+    gc.freeze()  # the child collects what is made from here on: all objects would take it seconds on a busy machine
     collector: Collector | None = rollfleet.connect(
         server.subjects.key, actor_critic(), address=server.url(Role.LEARNER), timeout_s=10
     )
@@ -133,6 +134,7 @@ def test_a_fork_of_a_learner_over_nats_neither_waits_nor_ends_the_job(server: Se
             gc.collect()
         finally:
             os._exit(int(time.monotonic() - began > 2.0))
+    gc.unfreeze()
     assert os.waitpid(child, 0)[1] == 0
     next(collector)
     collector.detach()

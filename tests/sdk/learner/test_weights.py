@@ -134,6 +134,7 @@ def test_worker_ids_alone_get_the_weights(apart: Collect) -> None:
     """The wrong worker was updated in pytorch/rl#3000."""
     collector = apart("CartPole-v1", Constant(0), weights_interval=0, **OPTIONS)
     next(collector)
+    collector.wait_for_version(1, timeout_s=20)  # the heartbeat that says so may come after the batch
     assert collector.update_policy_weights_(Constant(5), worker_ids=1) == 2
     collector.wait_for_version(2, timeout_s=20)
     assert collector.versions() == {0: 1, 1: 2}
@@ -142,7 +143,7 @@ def test_worker_ids_alone_get_the_weights(apart: Collect) -> None:
     batch = next(collector)
     assert shown_by_worker(batch) == {0: {6.0}, 1: {5.0}}
     assert batch[VERSION][:, 0].tolist() == [3, 3, 2, 2]
-    collector.wait_for_version(3, timeout_s=20)  # the heartbeat that says so may come after the batch
+    collector.wait_for_version(3, timeout_s=20)
     assert collector.versions() == {0: 3, 1: 2}
     collector.update_policy_weights_(Constant(7))
     assert shown_by_worker(next(collector)) == {0: {7.0}, 1: {7.0}}

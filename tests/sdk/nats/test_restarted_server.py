@@ -1,5 +1,7 @@
 """NATS keeps nothing: it returns empty, or the job's owner ends it, and the job continues, or ends clearly."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from itertools import islice
@@ -17,10 +19,17 @@ from rollfleet.nats.transport import NatsTransport
 from rollfleet.recording.recorder import Recorder
 from rollfleet_api.messages import Control, LearnerPhase, WorkerState
 from rollfleet_api.permissions import Role
+from rollfleet_api.publication import published_bytes
+from rollfleet_api.status import CollectorJobStatus
+from rollfleet_api.subjects import Ask
 
 
 def _is_over(recorder: Recorder, batches: int) -> bool:
     return recorder.counts().batches > batches
+
+
+async def _release(semaphore: threading.Semaphore) -> None:
+    semaphore.release()
 
 
 def restart(server: Server) -> None:
@@ -50,6 +59,23 @@ def test_a_job_and_its_recorder_continue_after_a_restart_of_nats(
     join_all(workers)
     for worker in workers:
         assert worker.transport.incarnation == 0
+
+
+def test_a_learner_that_nobody_can_tell_where_the_job_is_waits_for_its_owner(server: Server) -> None:
+    """After a suspension all pods are new, and the operator's connection may come later than that of the learner."""
+    job = server.own(**SYNC)
+    server.disown()
+    asked, link = threading.Semaphore(0), server.link()
+    link.call(link.on_ask(Ask.JOB, partial(_release, asked)), timeout_s=60)
+    with ThreadPoolExecutor() as executor:
+        connecting = executor.submit(server.learner_transport)
+        for _ in range(2):  # once when it connects; again, for the first question was not answered
+            assert asked.acquire(timeout=60)
+        status = CollectorJobStatus(frames=640, published_version=5)
+        known = published_bytes(job.model_copy(update={"status": status}), counts=True)
+        link.call(link.publish(link.subjects.spec, known), timeout_s=60)
+        resumed = connecting.result(60).resumed
+    assert (resumed.frames, resumed.version) == (640, 5)
 
 
 def test_batches_that_a_worker_keeps_outlast_nats_and_a_learner(server: Server, connect: Connect) -> None:
