@@ -1,13 +1,12 @@
 """A job that is changed while it runs. One job for all of these tests; each leaves two workers that collect."""
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.lab import Lab, Release, counting_job, run
+from tests.cluster.lab import Lab, Release, counting_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -84,40 +83,6 @@ def test_another_image_brings_other_pods_and_a_template_other_workers_to_the_sam
     for pod in running.pods("worker"):
         assert pod["spec"]["containers"][0]["image"] == running.release.worker_image
         assert pod["metadata"]["annotations"]["changed"] == "true"
-
-
-def test_missing_image_is_reported_and_a_correct_one_fixes_the_job(running: Lab) -> None:
-    right = running.release.worker_image
-    running.patch(NAME, image=f"{right}-absent")
-    running.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Degraded", "--timeout=120s")
-    assert running.condition(NAME, "Degraded")["reason"] == "ImagePullFailed"
-    running.patch(NAME, image=right)
-    running.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Degraded=false", "--timeout=120s")
-    running.wait_for_workers(NAME, 2)
-    collects(running)
-    running.patch(NAME, image=None)  # as the other tests find it
-    running.wait_for_workers(NAME, 2)
-    collects(running)
-
-
-def test_kubectl_rollfleet_shows_the_job_and_steers_it(running: Lab) -> None:
-    plugin = str(Path(sys.executable).with_name("kubectl-rollfleet"))
-
-    def rollfleet(*arguments: str) -> str:
-        return run(plugin, *arguments, f"--namespace={running.namespace}")
-
-    assert f"{running.namespace}/{NAME}" in rollfleet("top")
-    assert re.findall(r"^\s*(\d+)\s+Running\b", rollfleet("top", NAME), re.MULTILINE) == ["0", "1"]
-    assert rollfleet("describe", NAME).strip().startswith(f"{running.namespace}/{NAME} is Running")
-    assert "connected at version" in rollfleet("logs", NAME, "--learner")
-    for count in (3, 2):
-        rollfleet("scale", NAME, str(count))
-        running.wait_for_workers(NAME, count)
-    rollfleet("suspend", NAME)
-    running.kubectl("wait", "--for=delete", "pods", "--all", "--timeout=120s")
-    rollfleet("resume", NAME)
-    running.wait_for_workers(NAME, 2)
-    collects(running)
 
 
 def test_the_learner_that_runs_follows_the_interval_and_the_total_of_frames(lab: Lab, counting: dict[str, Any]) -> None:

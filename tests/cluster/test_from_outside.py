@@ -15,7 +15,6 @@ from tests.notebooks import shown_by
 from tests.running import running
 
 from rollfleet import Cluster, Jobs, connect
-from rollfleet.errors import ClusterError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -139,8 +138,3 @@ def test_a_learners_files_are_fetched_after_its_end(lab: Lab, as_user: Path, tmp
     assert [job.metadata.name for job in Jobs().list()] == ["keeping"]
     Jobs().delete("keeping")
     wait_for(lambda: not lab.kubectl("get", "persistentvolumeclaims", "--output=name"), timeout_s=120)
-
-
-def test_a_missing_right_is_named(lab: Lab, as_user: Path) -> None:
-    with pytest.raises(ClusterError, match=r"you may not get Secret default/any-learner-nats: ask .* rollfleet-user"):
-        connect("default/any")

@@ -50,13 +50,3 @@ def test_four_workers_take_four_gpus_and_a_fifth_reports_that_none_is_left(lab: 
     lab.kubectl("scale", "collectorjob/gpus", "--replicas=4")
     lab.kubectl("wait", "collectorjob/gpus", "--for=condition=Degraded=false", f"--timeout={ASKED_S}s")
     assert lab.uids("worker") == placed, "those with a GPU kept it"
-
-
-@pytest.mark.usefixtures("four_gpus")
-def test_nine_gpus_on_a_pod_are_refused_with_a_reason(lab: Lab) -> None:
-    lab.apply(gpu_job(workers=1, count=9))
-    lab.kubectl("wait", "collectorjob/gpus", "--for=condition=Degraded", f"--timeout={ASKED_S}s")
-    condition = lab.condition("gpus", "Degraded")
-    assert condition["reason"] == "InsufficientDevices"
-    assert condition["message"].startswith(f"worker 0 waits for a node with 9 {RESOURCE}")
-    assert lab.status("gpus")["phase"] == "Pending"

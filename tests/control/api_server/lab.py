@@ -17,7 +17,7 @@ from tests.control.pure.scene import SHARED
 
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.kinds import KINDS
-from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_api.messages import LearnerPhase, LearnerStatus
 from rollfleet_api.state.processes import Heartbeats
 from rollfleet_api.times import format_time
 from rollfleet_operator import names
@@ -30,7 +30,6 @@ from rollfleet_operator.settings import Settings
 
 START_S = 60.0
 LEASE = "rollfleet"
-COLLECTS: dict[str, Any] = {"state": WorkerState.COLLECTING, "frames_per_second": 100.0}
 CHILDREN = ("Job", "ServiceAccount", "Secret", "NetworkPolicy", "Service", "Deployment")
 MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
 
@@ -301,14 +300,10 @@ class Lab:
         found = sorted(self.all("Event"), key=lambda event: int(event["metadata"]["resourceVersion"]))
         return [(event["type"], event["reason"]) for event in found]
 
-    def learner_says(self, phase: LearnerPhase, *, workers: int = 0, **learner: Any) -> None:
-        """The learner is there, and wants this of its workers, of which so many collect."""
-        now_s = time.time()
-        beats = [WorkerStatus(worker=index, incarnation=0, time_s=now_s, **COLLECTS) for index in range(workers)]
-        self.nats.beats[self.key] = Heartbeats(
-            workers={each.worker: each for each in beats},
-            learner=LearnerStatus(session=1, phase=phase, version=1, applied_version=1, time_s=now_s, **learner),
-        )
+    def learner_says(self, phase: LearnerPhase, **learner: Any) -> None:
+        """The learner is there, and wants this of its workers."""
+        said = LearnerStatus(session=1, phase=phase, version=1, applied_version=1, time_s=time.time(), **learner)
+        self.nats.beats[self.key] = Heartbeats(learner=said)
 
     def wait_condition(self, kind: str, reason: str, status: str = "True") -> Manifest:
         def look() -> Manifest | None:

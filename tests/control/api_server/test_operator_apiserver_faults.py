@@ -72,20 +72,6 @@ def test_deleted_secret_is_noticed_and_soon_if_a_starting_pod_waits_for_it(
     wait_for(lambda: (found := lab.get("Secret", name)) and found["metadata"]["uid"] != before["metadata"]["uid"])
 
 
-def test_defect_of_the_operator_is_a_condition(lab: Lab, start: StartOperator, monkeypatch: pytest.MonkeyPatch) -> None:
-    def defect(*_: object) -> None:
-        raise ZeroDivisionError("x" * 33_000)
-
-    lab.apply()
-    with monkeypatch.context() as broken:
-        broken.setattr("rollfleet_operator.reconcile.verdict", defect)
-        start()
-        message = lab.wait_condition("Degraded", "OperatorError")["message"]
-        assert "ZeroDivisionError" in message
-    lab.wait_condition("Degraded", "AsExpected", "False")
-    lab.run()
-
-
 def test_missing_right_is_a_condition_until_it_is_granted(lab: Lab, start: StartOperator) -> None:
     lab.grant("other", KIND, "get", "list", "watch", "patch", status=True)
     for kind in ("Pod", "ServiceAccount", "NetworkPolicy", "Secret", "Service", "Deployment"):
@@ -127,15 +113,6 @@ def test_counters_wait_for_the_next_interval_and_transitions_do_not(lab: Lab, st
     assert lab.status()["frames"] == 2
 
 
-def test_metrics_cover_each_job(lab: Lab, start: StartOperator) -> None:
-    lab.apply(workers=3)
-    running = start()
-    sample = f'rollfleet_job_workers_desired{{name="cartpole",namespace="{lab.namespace}"}} 3.0'
-    wait_for(lambda: sample in running.http("/metrics")[1])
-    lab.delete(KIND, "cartpole")
-    wait_for(lambda: sample not in running.http("/metrics")[1])
-
-
 def test_return_is_in_the_metrics_once_there_is_one_and_waits_alone_write_no_status(
     lab: Lab, start: StartOperator
 ) -> None:
@@ -157,6 +134,9 @@ def test_return_is_in_the_metrics_once_there_is_one_and_waits_alone_write_no_sta
     assert f"rollfleet_job_learner_waited_seconds{labels} 9.0" in running.http("/metrics")[1]
     info = f'rollfleet_job_episode_info{{info="goal.x",name="cartpole",namespace="{lab.namespace}"}} 0.5'
     assert info in running.http("/metrics")[1]
+    assert f"rollfleet_job_workers_desired{labels} 2.0" in running.http("/metrics")[1]
+    lab.delete(KIND, "cartpole")
+    wait_for(lambda: labels not in running.http("/metrics")[1])
 
 
 def test_job_that_is_nested_too_deeply_for_a_decoder_stops_no_other(

@@ -7,13 +7,8 @@ from tests.control.api_server.lab import Lab
 from tests.control.kubernetes import wait_for
 
 from rollfleet_api.job import KIND, CollectorJob
-from rollfleet_api.messages import LearnerPhase
 
 pytestmark = pytest.mark.cluster
-EVALUATION: dict[str, Any] = {"every": 10, "workers": 3}
-EXITED = {"name": "learner", "state": {"terminated": {"exitCode": 0}}, "ready": False, "restartCount": 0}
-EXITED |= {"image": "worker:1", "imageID": ""}
-RUNNING = {"phase": "Running", "containerStatuses": [{"name": "worker", "state": {"running": {}}}]}
 
 
 def crash(code: int, log: str) -> dict[str, Any]:
@@ -22,37 +17,24 @@ def crash(code: int, log: str) -> dict[str, Any]:
     return {"phase": "Failed", "containerStatuses": [{**status, "image": "worker:1", "imageID": ""}]}
 
 
-def pods(run: dict[str, Any]) -> int:
-    assert run["spec"]["completions"] == run["spec"]["parallelism"]
-    return int(run["spec"]["parallelism"])
+def test_kubectl_scale_leaves_running_workers_alone_and_an_autoscaler_finds_them(lab: Lab) -> None:
+    def template() -> Any:
+        """All that a running pod could be replaced for: the run, its name with its revision, and the template."""
+        run = lab.run()
+        return run["metadata"]["uid"], run["metadata"]["name"], run["spec"]["template"]
 
-
-def test_more_workers_are_published_before_they_start(lab: Lab) -> None:
     lab.apply(workers=2)
-    wait_for(lambda: lab.key in lab.nats.published)
-    lab.run()
-    seen: list[tuple[int, int]] = []
-
-    async def look(job: CollectorJob) -> None:
-        (run,) = await lab.api.list("Job", lab.namespace)
-        seen.append((job.spec.workers, pods(run)))
-
-    with lab.on_publish(look):
-        lab.apply(workers=4)
-        wait_for(lambda: seen and pods(lab.run()) == 4)
-    assert seen == [(4, 2)]
-
-
-@pytest.mark.parametrize("queue", [{}, {"kueue.x-k8s.io/queue-name": "gpus"}])
-def test_suspended_job_has_no_runs_and_a_resumed_one_has_new_ones(lab: Lab, queue: dict[str, str]) -> None:
-    lab.apply(labels=queue)
-    before = lab.run()
-    lab.apply(labels=queue, suspend=True)
-    lab.wait_condition("Suspended", "Suspended")
-    wait_for(lambda: not lab.runs())
-    lab.apply(labels=queue, suspend=False)
-    lab.wait_condition("Suspended", "NotSuspended", "False")
-    assert lab.run()["metadata"]["uid"] != before["metadata"]["uid"]
+    before = template()
+    for workers in (4, 1):
+        lab.patch(KIND, "cartpole", {"spec": {"replicas": workers}}, "scale")
+        wait_for(lambda workers=workers: lab.run()["spec"]["parallelism"] == workers)  # type: ignore[misc]
+        wait_for(lambda workers=workers: lab.nats.published[lab.key].spec.workers == workers)  # type: ignore[misc]
+        assert template() == before
+    wait_for(lambda: lab.status().get("selector"))
+    found = lab.read(KIND, "cartpole", "scale")
+    assert found["spec"]["replicas"] == 1
+    labels = lab.run()["spec"]["template"]["metadata"]["labels"]
+    assert dict(pair.split("=") for pair in found["status"]["selector"].split(",")).items() <= labels.items()
 
 
 def test_edit_wins_over_a_decision_of_the_autoscaler(lab: Lab) -> None:
@@ -69,15 +51,6 @@ def test_edit_wins_over_a_decision_of_the_autoscaler(lab: Lab) -> None:
         lab.seconds_pass(0.5)
     job: Any = lab.get(KIND, "cartpole")
     assert job["spec"]["workers"] == 1
-
-
-def test_complete_job_is_deleted_after_its_time(lab: Lab) -> None:
-    lab.apply(ttlSecondsAfterFinished=1)
-    lab.run()
-    lab.learner_says(LearnerPhase.COMPLETE)
-    lab.end_run("Complete")
-    wait_for(lambda: lab.get(KIND, "cartpole") is None)
-    wait_for(lambda: lab.key not in lab.nats.published)
 
 
 def test_failed_job_is_deleted_after_its_time_although_its_source_and_nats_are_gone(lab: Lab) -> None:
@@ -116,26 +89,3 @@ def test_runs_go_with_their_namespace_whose_pods_wait_for_that(lab: Lab) -> None
     assert lab.runs()  # as long as no pod is deleted
     lab.delete("Pod", pod)
     wait_for(lambda: not lab.runs() and not lab.runs("learner"))
-
-
-def test_learner_whose_pod_was_removed_starts_again_and_one_that_exited_does_not(lab: Lab) -> None:
-    lab.apply(learner={"template": {}})
-    first = lab.run("learner")["metadata"]["uid"]
-    lab.end_run("Complete", role="learner")  # its pod is gone
-    wait_for(lambda: lab.runs("learner") and lab.run("learner")["metadata"]["uid"] != first)
-    lab.pod(role="learner", phase="Succeeded", containerStatuses=[EXITED])
-    lab.end_run("Complete", role="learner")
-    assert lab.wait_condition("Complete", "LearnerExited")["message"] == "the learner exited with code 0 after 0 frames"
-
-
-def test_edits_of_evaluation_reach_its_workers_alone(lab: Lab) -> None:
-    lab.apply()
-    workers = lab.run()["metadata"]
-    lab.apply(evaluation=EVALUATION)
-    first = lab.run("evaluation")["metadata"]["uid"]
-    lab.apply(evaluation=EVALUATION | {"episodes": 3})
-    wait_for(lambda: [run for run in lab.runs("evaluation") if run["metadata"]["uid"] != first])
-    wait_for(lambda: len(lab.runs("evaluation")) == 1)
-    lab.apply()
-    wait_for(lambda: not lab.runs("evaluation"))
-    assert lab.run()["metadata"]["uid"] == workers["uid"]

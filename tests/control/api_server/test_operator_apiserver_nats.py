@@ -6,8 +6,7 @@ import pytest
 from tests.control.api_server.lab import Lab
 from tests.control.kubernetes import wait_for
 
-from rollfleet_api.job import KIND, CollectorJob
-from rollfleet_api.messages import LearnerPhase
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names, reconcile
 
@@ -23,64 +22,39 @@ def running(lab: Lab) -> Lab:
     return lab
 
 
-def test_job_suspended_from_its_start_is_not_on_nats_until_it_is_resumed(lab: Lab) -> None:
-    lab.apply(suspend=True)
-    lab.wait_condition("Suspended", "Suspended")
-    assert lab.key not in lab.nats.published
+@pytest.mark.parametrize(
+    ("earlier", "known", "edit", "before"),
+    [
+        ([{"suspend": True}], None, {}, []),
+        ([{}], 2, {"workers": 4}, [2]),
+        ([{}, {"suspend": True}, {"suspend": True, "workers": 5}], 2, {"workers": 5}, []),
+    ],
+    ids=["suspended from its start", "scaled", "edited while it was suspended"],
+)
+def test_nats_knows_a_job_before_its_workers_start(
+    lab: Lab, earlier: list[Any], known: int | None, edit: Any, before: list[int]
+) -> None:
+    for spec in earlier:
+        generation = lab.apply(**spec)["metadata"]["generation"]
+        wait_for(lambda generation=generation: lab.status().get("observedGeneration") == generation)  # type: ignore[misc]
+    published = lab.nats.published.get(lab.key)
+    assert (published and published.spec.workers) == known
     assert lab.condition("Degraded")["status"] == "False"
-    there: list[Any] = []
+    seen: list[Any] = []
 
-    async def look(_: CollectorJob) -> None:
-        there.append(await lab.api.list("Job", lab.namespace))
+    async def look(job: CollectorJob) -> None:
+        runs = await lab.api.list("Job", lab.namespace)
+        seen.append((job.spec.workers, [run["spec"]["parallelism"] for run in runs]))
 
     with lab.on_publish(look):
-        lab.apply(suspend=False)
-        lab.run()
-    assert there == [[]], "NATS knows the job before its workers start"
+        workers = lab.apply(**edit)["spec"]["workers"]
+        wait_for(lambda: seen and lab.run()["spec"]["parallelism"] == workers)
+    assert seen == [(workers, before)]
 
 
-def test_edits_of_a_suspended_job_are_published_when_it_is_resumed(running: Lab) -> None:
-    running.apply(suspend=True)
-    wait_for(lambda: not running.runs())
-    running.apply(suspend=True, workers=5)
-    running.apply(suspend=False, workers=5)
-    assert running.run()["spec"]["parallelism"] == 5
-    assert running.nats.published[running.key].spec.workers == 5, "NATS knows it before its workers start"
-
-
-def test_complete_job_is_on_nats_until_its_pods_have_left(lab: Lab) -> None:
-    lab.apply(learner={"template": {}})
-    pod = lab.pod(phase="Running")["metadata"]["name"]
-    lab.learner_says(LearnerPhase.COMPLETE, frames=64)
-    wait_for(lambda: lab.status().get("frames") == 64)
-    lab.end_run("Complete", role="learner")
-    lab.wait_condition("Complete", "LearnerDone")
-    lab.seconds_pass(0.5)
-    assert lab.key in lab.nats.published, "its workers have to hear of it"
-    lab.patch("Pod", pod, {"status": {"phase": "Succeeded"}}, "status")
-    wait_for(lambda: lab.key not in lab.nats.published)
-    lab.patch(KIND, "cartpole", {"metadata": {"labels": {"seen": "again"}}})
-    lab.seconds_pass(0.5)
-    assert lab.key not in lab.nats.published
-    assert (lab.status()["frames"], lab.condition("Degraded")["status"]) == (64, "False")
-
-
-def test_complete_job_stays_on_nats_for_a_learner_elsewhere(running: Lab) -> None:
-    running.learner_says(LearnerPhase.COMPLETE)
-    running.wait_condition("Complete", "LearnerDone")
-    running.seconds_pass(0.7)
-    assert running.key in running.nats.published
-
-
-def test_job_is_published_at_once_on_a_nats_that_comes_back_empty(running: Lab) -> None:
-    with running.nats_away():
-        del running.nats.published[running.key]
-        running.wait_condition("Degraded", "NatsUnavailable")
-    wait_for(lambda: running.key in running.nats.published)
-    running.wait_condition("Degraded", "AsExpected", "False")
-
-
-def test_nats_that_is_away_is_retried_for_a_running_job(running: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nats_that_is_away_is_retried_and_knows_the_job_at_once_if_it_comes_back_empty(
+    running: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Workers and learner give a job up whose streams are gone for a minute; the queue's own delays grow as long.
     monkeypatch.setattr(reconcile, "AWAY_S", 0.2)
     tried, check = [], running.nats.check
@@ -91,7 +65,10 @@ def test_nats_that_is_away_is_retried_for_a_running_job(running: Lab, monkeypatc
 
     monkeypatch.setattr(running.nats, "check", counted)
     with running.nats_away():
+        del running.nats.published[running.key]
+        running.wait_condition("Degraded", "NatsUnavailable")
         wait_for(lambda: tried.count(True) > 15)
+    wait_for(lambda: running.key in running.nats.published)
     running.wait_condition("Degraded", "AsExpected", "False")
 
 
@@ -103,19 +80,3 @@ def test_without_nats_drift_is_repaired_and_a_job_is_suspended(running: Lab) -> 
         wait_for(lambda: running.get("NetworkPolicy", policy))
         running.apply(suspend=True)
         wait_for(lambda: not running.runs())
-
-
-def test_edit_is_published_to_the_learner_that_runs_and_only_another_program_makes_another_pod(lab: Lab) -> None:
-    def program(command: str) -> dict[str, Any]:
-        return {"template": {"spec": {"containers": [{"name": "learner", "command": ["python", command]}]}}}
-
-    lab.apply(learner=program("a.py"))
-    before = lab.run("learner")["metadata"]["uid"]
-    lab.apply(learner=program("a.py"), collect={"totalFrames": 4096}, weights={"interval": 8})
-    wait_for(lambda: lab.nats.published[lab.key].spec.weights.interval == 8)
-    assert lab.nats.published[lab.key].spec.collect.total_frames == 4096
-    lab.apply(learner=program("a.py"), collect={"totalFrames": 4096}, weights={"interval": 8}, workers=3)
-    wait_for(lambda: lab.run()["spec"]["parallelism"] == 3)
-    assert lab.run("learner")["metadata"]["uid"] == before
-    lab.apply(learner=program("b.py"))
-    wait_for(lambda: lab.run("learner")["metadata"]["uid"] != before)

@@ -76,17 +76,6 @@ def test_a_viewer_sees_the_jobs_that_the_viewer_may_list(
     assert reader.get(f"{JOBS}/{ours.namespace}/missing")[0] == 404
 
 
-def test_an_edit_and_a_deletion_reach_the_page(labs: tuple[Lab, Lab], reader: Viewer) -> None:
-    ours, _ = labs
-    ours.apply(workers=3)
-    path = f"{JOBS}/{key(ours)}"
-    wait_for(lambda: reader.get(path)[1]["row"]["workersDesired"] == 3)
-    wait_for(lambda: "Scaled" in [each["kind"] for each in reader.get(f"{path}/timeline")[1]])
-    ours.delete(KIND, "cartpole")
-    wait_for(lambda: reader.keys() == set())
-    assert reader.get(path)[0] == 404
-
-
 def test_logs_are_read_with_the_viewers_rights(labs: tuple[Lab, Lab], reader: Viewer, api_server: ApiServer) -> None:
     ours, _ = labs
     logs: dict[str, Queue[str | None]] = {}

@@ -117,6 +117,7 @@ def live_a_whole_life(lab: Lab) -> None:
     lab.learner_says(LearnerPhase.COMPLETE)
     lab.end_run("Complete", role="learner")
     wait_for(lambda: lab.get(KIND, "cartpole") is None)
+    wait_for(lambda: lab.key not in lab.nats.published)
 
 
 def label(lab: Lab, kind: str, name: str) -> str | None:

@@ -12,7 +12,6 @@ from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer, w
 from tests.control.pure.scene import OWN
 
 from rollfleet_api.address import PUBLIC_URL_FILE
-from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 
@@ -73,51 +72,6 @@ def test_suspend_takes_the_server_away_once_the_workers_have_left_and_resume_bri
     lab.run()
 
 
-def test_a_job_that_waits_in_a_queue_has_no_server_and_gets_it_when_it_is_admitted(lab: Lab) -> None:
-    lab.apply(labels=QUEUE)
-    name = lab.run()["metadata"]["name"]
-    lab.patch("Job", name, {"spec": {"suspend": True}})
-    wait_for(lambda: lab.get("Deployment", SERVER) is None)
-    lab.patch("Job", name, {"spec": {"suspend": False}})
-    wait_for(lambda: lab.get("Deployment", SERVER))
-
-
-@pytest.mark.parametrize("learner", [{"template": {}}, None])
-def test_the_server_goes_with_the_last_pod_of_an_ended_job_unless_its_learner_is_elsewhere(
-    lab: Lab, learner: Any
-) -> None:
-    lab.apply(learner=learner)
-    lab.server_pod()
-    lab.server_serves()
-    wait_for(lambda: lab.key in lab.nats.published)
-    lab.learner_says(LearnerPhase.COMPLETE)
-    if learner:
-        lab.run("learner")
-        lab.end_run("Complete", role="learner")
-    lab.wait_condition("Complete", "LearnerDone")
-    if learner:
-        wait_for(lambda: lab.get("Deployment", SERVER) is None)
-    else:
-        lab.seconds_pass(0.5)
-        assert lab.get("Deployment", SERVER)
-
-
-def test_a_server_whose_pod_is_refused_or_finds_no_image_is_reported(lab: Lab) -> None:
-    lab.apply()
-    refused = 'pods "cartpole-nats-1" is forbidden: exceeded quota: team, requested: pods=1'
-    condition = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": refused}
-    wait_for(lambda: lab.get("Deployment", SERVER))
-    lab.patch("Deployment", SERVER, {"status": {"conditions": [condition]}}, "status")
-    assert "requested: pods=1" in lab.wait_condition("Degraded", "QuotaExceeded")["message"]
-    lab.patch("Deployment", SERVER, {"status": {"conditions": []}}, "status")
-    lab.wait_condition("Degraded", "AsExpected", "False")
-    waiting = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
-    state = {"name": "nats", "image": "nats:test", "imageID": "", "restartCount": 0, "ready": False, "state": waiting}
-    lab.server_pod(phase="Pending", containerStatuses=[state])
-    found = lab.wait_condition("Degraded", "ImagePullFailed")["message"]
-    assert found == "the job's NATS server has no image: no such image"
-
-
 def test_a_server_follows_its_spec_and_drift_is_repaired(lab: Lab) -> None:
     lab.apply(nats={"resources": {"limits": {"memory": "2Gi"}}, "template": {"spec": {"nodeSelector": {"a": "b"}}}})
     deployment: Any = wait_for(lambda: lab.get("Deployment", SERVER))
@@ -125,14 +79,17 @@ def test_a_server_follows_its_spec_and_drift_is_repaired(lab: Lab) -> None:
     assert (spec["nodeSelector"], spec["containers"][0]["resources"]["limits"]) == ({"a": "b"}, {"memory": "2Gi"})
     lab.patch("Deployment", SERVER, {"spec": {"replicas": 0}})
     wait_for(lambda: (lab.get("Deployment", SERVER) or {})["spec"]["replicas"] == 1)
-    before = deployment["spec"]["template"]["metadata"]["annotations"][names.CONFIG]
+    lab.server_pod()
+    before, run = deployment["spec"]["template"]["metadata"]["annotations"][names.CONFIG], lab.run()
     lab.rotate()
 
     def config() -> str:
         found: Any = lab.get("Deployment", SERVER)
         return str(found["spec"]["template"]["metadata"]["annotations"][names.CONFIG])
 
-    wait_for(lambda: config() != before)  # it starts again, with the new passwords
+    wait_for(lambda: config() != before)  # it starts again, with the new passwords, and no worker does
+    assert lab.run()["metadata"]["uid"] == run["metadata"]["uid"]
+    assert lab.condition("Degraded")["status"] == "False"
 
 
 def test_object_that_the_api_server_stores_otherwise_is_applied_once(
@@ -154,17 +111,6 @@ def test_object_that_the_api_server_stores_otherwise_is_applied_once(
     assert resources.count("deployments") <= 2
     own_lab.patch("Deployment", SERVER, {"spec": {"replicas": 0}})
     wait_for(lambda: (own_lab.get("Deployment", SERVER) or {})["spec"]["replicas"] == 1)
-
-
-def test_credentials_are_rotated_on_request_and_no_worker_starts_again(lab: Lab) -> None:
-    lab.apply()
-    lab.server_pod()
-    run, name = lab.run(), names.secret("cartpole", Role.WORKER)
-    before: Any = wait_for(lambda: lab.get("Secret", name))
-    lab.rotate()
-    wait_for(lambda: (lab.get("Secret", name) or {})["data"] != before["data"])
-    assert lab.run()["metadata"]["uid"] == run["metadata"]["uid"]
-    assert lab.condition("Degraded")["status"] == "False"
 
 
 def test_a_template_without_the_form_of_one_is_named_and_a_server_that_runs_stays(lab: Lab) -> None:

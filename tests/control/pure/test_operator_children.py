@@ -5,18 +5,44 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.control.pure.scene import OWN, SHARED, a_job, scene, wanted
+from tests.control.pure.scene import OWN, SHARED, Scene, a_job, scene, wanted
 
 from rollfleet_api.address import PUBLIC_URL_FILE, Address
+from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.access import ROLES, network_policy
 from rollfleet_operator.manifest import Ref, overlay
 from rollfleet_operator.nats_access import Login
+from rollfleet_operator.nats_server import is_needed
 from rollfleet_operator.observed import observe
 from rollfleet_operator.settings import Settings
 
 LEARNER = {"template": {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}}
+
+
+QUEUED = {"kueue.x-k8s.io/queue-name": "gpus"}
+ENDS = scene(learner={"template": {}}).running(0).ended("Complete", Role.LEARNER)
+ENDS = ENDS.with_heartbeats(phase=LearnerPhase.COMPLETE).later(1)
+ELSEWHERE = scene().with_heartbeats(phase=LearnerPhase.COMPLETE).later(1)
+
+
+@pytest.mark.parametrize(
+    ("found", "needed"),
+    [
+        pytest.param(scene(), True, id="its workers start"),
+        pytest.param(scene().edited(suspend=True), False, id="it is suspended"),
+        pytest.param(scene().running(0).edited(suspend=True), True, id="it is suspended, its workers still deliver"),
+        pytest.param(Scene(a_job(labels=QUEUED)), False, id="it comes into a queue"),
+        pytest.param(scene(labels=QUEUED).suspended(), False, id="it waits in a queue"),
+        pytest.param(scene(labels=QUEUED), True, id="its queue has admitted it"),
+        pytest.param(ENDS, True, id="it is complete, and its pods have to hear of it"),
+        pytest.param(replace(ENDS, pods=()), False, id="it is complete, and its last pod has left"),
+        pytest.param(ELSEWHERE, True, id="it is complete, its learner elsewhere"),
+    ],
+)
+def test_a_job_needs_its_server_when(found: Scene, needed: bool) -> None:
+    assert is_needed(found.job, found.observed) is needed
 
 
 def test_children_are_deleted_with_the_job_and_do_not_delay_it() -> None:

@@ -73,7 +73,9 @@ def test_scaling_the_workers_leaves_the_evaluation_workers() -> None:
 
 def test_evaluation_workers_follow_an_edit_that_makes_new_workers() -> None:
     before, after = a_job(evaluation=EVALUATION), a_job(evaluation=EVALUATION, collect={"seed": 7})
-    assert evaluation_revision(before) != evaluation_revision(after)
+    longer = a_job(evaluation=EVALUATION | {"episodes": 3})
+    assert len({evaluation_revision(each) for each in (before, after, longer)}) == 3
+    assert workers_revision(longer) == workers_revision(before)
     assert workers_revision(before) == workers_revision(a_job())
 
 

@@ -6,10 +6,18 @@ import pytest
 from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.control.pure.scene import NOW_S, a_job, scene
 
-from rollfleet_api.messages import LearnerStatus
+from rollfleet_api.messages import LearnerPhase, LearnerStatus
 from rollfleet_api.state.processes import Heartbeats
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.nats_port import JobKey
+
+
+async def test_nats_is_left_while_a_job_does_not_need_it_and_forgets_an_ended_one() -> None:
+    nats, memory, ended = NatsInMemory(), JobMemory(), scene().with_heartbeats(phase=LearnerPhase.COMPLETE).later(1).job
+    for job, serves, known in ((a_job(), True, True), (a_job(), False, True), (ended, False, False)):
+        assert await memory.read_heartbeats(nats, job, NOW_S, serves=serves) is None
+        assert bool(nats.published) is known
+        assert (memory.heartbeats.since_s == NOW_S) is serves
 
 
 @pytest.mark.parametrize("wrong_s", [90.0, -90.0])

@@ -185,6 +185,7 @@ def test_failed_and_stopped_runs_are_deleted_on_a_retry() -> None:
     assert sorted(deleted, key=str) == sorted([deletion(before), deletion(before, Role.LEARNER)], key=str)
 
 
-def test_learner_that_is_no_longer_wanted_is_deleted() -> None:
-    before = scene(learner=LEARNER)
+def test_run_of_a_role_that_is_no_longer_wanted_is_deleted() -> None:
+    before = scene(learner=LEARNER, evaluation={"every": 1})
     assert planned(before.edited(learner=None)) == [deletion(before, Role.LEARNER)]
+    assert planned(before.edited(evaluation=None)) == [deletion(before, Role.EVALUATION)]

@@ -221,7 +221,7 @@ async def test_invalid_job_is_reported_once_the_status_interval_is_over(api: Api
     assert [status["observedGeneration"] for status in lists.statuses] == [6, 8]
 
 
-async def test_defect_of_the_operator_is_on_the_page(api: Api, lists: Lists) -> None:
+async def test_defect_of_the_operator_is_a_condition_and_on_the_page(api: Api, lists: Lists) -> None:
     async def defect(_: CollectorJob) -> None:
         raise ZeroDivisionError
 
@@ -231,3 +231,6 @@ async def test_defect_of_the_operator_is_on_the_page(api: Api, lists: Lists) -> 
     result = await Reconciler(api, cache, nats, SHARED, Settings(), page=page).reconcile(KEY)
     assert "ZeroDivisionError" in str(result.problem)
     assert page.jobs()["/".join(KEY)].row.diagnosis.reason == "OperatorError"
+    (degraded,) = [each for each in lists.statuses[-1]["conditions"] if each["type"] == "Degraded"]
+    assert (degraded["status"], degraded["reason"]) == ("True", "OperatorError")
+    assert "ZeroDivisionError" in degraded["message"]

@@ -7,53 +7,56 @@ from tests.control.pure.scene import a_job
 
 from rollfleet_operator.revision import learner_revision, workers_revision
 
-LEARNER = {"template": {"spec": {"containers": [{"name": "learner", "image": "train:1"}]}}}
+
+def learner(**container: Any) -> dict[str, Any]:
+    return {"template": {"spec": {"containers": [{"name": "learner", **container}]}}}
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        {"image": "other:2"},
-        {"env": {"id": "Pendulum-v1"}},
-        {"env": {"kwargs": {"gravity": 9.8}}},
-        {"policy": {"mlp": {"hidden": [8]}}},
-        {"collect": {"seed": 7}},
-        {"collect": {"framesPerBatch": 128}},
-        {"resources": {"gpu": {"count": 1}}},
-        {"template": {"spec": {"nodeSelector": {"a": "b"}}}},
-        {"weights": {"maxLag": 3}},
-        {"source": {"configMap": "code"}},
-        {"failure": {"maxRestartsPerWorker": 3}},
-    ],
-    ids=str,
-)
-def test_edit_rolls_the_workers(edit: dict[str, Any]) -> None:
-    assert workers_revision(a_job(**edit)) != workers_revision(a_job())
+LEARNER = learner(image="train:1")
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        {"workers": 8},
-        {"suspend": True},
-        {"ttlSecondsAfterFinished": 5},
-        {"collect": {"totalFrames": 1000}},
-        {"collect": {"initRandomFrames": 1000}},
-        {"weights": {"interval": 4}},
-        {"delivery": {"maxBatchesAhead": 2}},
-        {"failure": {"pendingDeadlineSeconds": 5}},
-        {"failure": {"suspectAfterSeconds": 60}},
-        {"learner": LEARNER},
-        {"nats": {"resources": {"limits": {"memory": "2Gi"}}, "service": "LoadBalancer"}},
-        {"autoscale": {"maxWorkers": 8}},
-        {"collect": {"seed": 0}, "weights": {"interval": 1}, "resources": {"gpu": {"count": 0}}},
-    ],
-    ids=str,
-)
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
-def test_edit_restarts_no_worker(mode: str, edit: dict[str, Any]) -> None:
-    # Nor does another number in mode Sync: the learner sends each round's steps.
-    assert workers_revision(a_job(mode=mode, **edit)) == workers_revision(a_job(mode=mode))
+@pytest.mark.parametrize(
+    ("edit", "rolls_workers", "restarts_learner"),
+    [
+        ({"env": {"id": "Pendulum-v1"}}, True, True),
+        ({"env": {"kwargs": {"gravity": 9.8}}}, True, True),
+        ({"policy": {"mlp": {"hidden": [8]}}}, True, True),
+        ({"source": {"configMap": "code"}}, True, True),
+        ({"weights": {"precision": "bfloat16"}}, True, True),
+        ({"collect": {"trajsPerBatch": 8, "trajFormat": "Cat"}}, True, True),
+        ({"image": "other:2"}, True, False),
+        ({"collect": {"seed": 7}}, True, False),
+        ({"collect": {"framesPerBatch": 128}}, True, False),
+        ({"resources": {"gpu": {"count": 1}}}, True, False),
+        ({"template": {"spec": {"nodeSelector": {"a": "b"}}}}, True, False),
+        ({"weights": {"maxLag": 3}}, True, False),
+        ({"failure": {"maxRestartsPerWorker": 3}}, True, False),
+        ({"mode": "Sync", "stragglers": {"threshold": 0.5}}, True, False),
+        ({"learner": LEARNER}, False, False),
+        ({"learner": learner(image="train:2")}, False, True),
+        ({"learner": learner(image="train:1", resources={"limits": {"cpu": "2"}})}, False, True),
+        ({"workers": 8}, False, False),  # nor in mode Sync: the learner sends each round's steps
+        ({"suspend": True}, False, False),
+        ({"ttlSecondsAfterFinished": 5}, False, False),
+        ({"collect": {"totalFrames": 1000}}, False, False),
+        ({"collect": {"initRandomFrames": 1000}}, False, False),
+        ({"weights": {"interval": 4}}, False, False),
+        ({"delivery": {"maxBatchesAhead": 2}}, False, False),
+        ({"failure": {"pendingDeadlineSeconds": 5}}, False, False),
+        ({"failure": {"suspectAfterSeconds": 60}}, False, False),
+        ({"nats": {"resources": {"limits": {"memory": "2Gi"}}, "service": "LoadBalancer"}}, False, False),
+        ({"autoscale": {"maxWorkers": 8}}, False, False),
+        ({"collect": {"seed": 0}, "weights": {"interval": 1}, "resources": {"gpu": {"count": 0}}}, False, False),
+    ],
+    ids=str,
+)
+def test_edit_restarts(mode: str, edit: dict[str, Any], rolls_workers: bool, restarts_learner: bool) -> None:
+    before = {"mode": edit.get("mode", mode)}
+    after = before | edit
+    assert (workers_revision(a_job(**after)) != workers_revision(a_job(**before))) == rolls_workers
+    trained, edited = a_job(learner=LEARNER, **before), a_job(**{"learner": LEARNER} | after)
+    assert (learner_revision(edited) != learner_revision(trained)) == restarts_learner
 
 
 def test_changed_source_files_roll_the_workers() -> None:
@@ -66,46 +69,8 @@ def test_revisions_stay_what_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "edit",
-    [
-        {"learner": {"template": {"spec": {"containers": [{"name": "learner", "image": "train:2"}]}}}},
-        {
-            "learner": {
-                "template": {"spec": {"containers": [{"name": "learner", "resources": {"limits": {"cpu": "2"}}}]}}
-            }
-        },
-        {"env": {"id": "Pendulum-v1"}},
-        {"policy": {"mlp": {"hidden": [8]}}},
-        {"source": {"configMap": "code"}},
-        {"weights": {"precision": "bfloat16"}},
-        {"collect": {"trajsPerBatch": 8, "trajFormat": "Cat"}},
-    ],
-    ids=str,
-)
-def test_edit_restarts_the_learner(edit: dict[str, Any]) -> None:
-    assert learner_revision(a_job(**{"learner": LEARNER} | edit)) != learner_revision(a_job(learner=LEARNER))
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        {"collect": {"totalFrames": 1000}},
-        {"collect": {"framesPerBatch": 128, "seed": 7}},
-        {"weights": {"interval": 4, "maxLag": 3}},
-        {"mode": "Sync", "stragglers": {"threshold": 0.5}},
-        {"failure": {"suspectAfterSeconds": 60, "maxRestartsPerWorker": 3}},
-        {"workers": 9, "delivery": {"maxBatchesAhead": 2}},
-    ],
-    ids=str,
-)
-def test_edit_reaches_the_learner_that_runs(edit: dict[str, Any]) -> None:
-    spec = {"mode": edit.pop("mode", "Async"), "learner": LEARNER}
-    assert learner_revision(a_job(**spec | edit)) == learner_revision(a_job(**spec))
-
-
-@pytest.mark.parametrize(
     ("template", "takes_it"),
-    [({}, True), ({"spec": {"containers": [{"name": "learner"}]}}, True), (LEARNER["template"], False)],
+    [({}, True), (learner()["template"], True), (LEARNER["template"], False)],
     ids=["no container", "no image", "an image of its own"],
 )
 def test_image_of_the_workers_restarts_a_learner_that_takes_it(template: dict[str, Any], takes_it: bool) -> None:

@@ -13,6 +13,7 @@ from rollfleet_api.state.problems import Problem
 from rollfleet_api.state.status import is_transition, not_reconciled, ours, status
 from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, Phase, WaitsStatus
 from rollfleet_api.times import format_time
+from rollfleet_operator.manifest import overlay
 
 NOW_S = 1_800_000_000.0  # in every scene
 GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
@@ -232,6 +233,20 @@ def test_server_that_ends_again_and_again_is_reported_with_its_last_end_and_give
         role=Role.NATS, phase="Running", containerStatuses=[{**nats, "state": {"running": {}}, "ready": True}]
     )
     assert holds(status_of(back), "Degraded") == (False, "AsExpected")
+
+
+def test_server_whose_pod_is_refused_or_finds_no_image_is_reported() -> None:
+    message = 'pods "cartpole-nats-1" is forbidden: exceeded quota: team, requested: pods=1'
+    condition_of = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
+    found = scene()
+    change = {"status": {"conditions": [condition_of]}}
+    children = [overlay(each, change) if each["kind"] == "Deployment" else each for each in found.children]
+    refused = status_of(replace(found, children=tuple(children)))
+    assert holds(refused, "Degraded") == (True, "QuotaExceeded")
+    assert message in condition(refused, "Degraded").message
+    missing = {"name": "nats", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}
+    waits = status_of(found.pod(role=Role.NATS, phase="Pending", containerStatuses=[missing]))
+    assert condition(waits, "Degraded").message == "the job's NATS server has no image: no such image"
 
 
 def test_sidecar_that_does_not_run_is_reported_beside_a_worker_that_does() -> None:
