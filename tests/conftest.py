@@ -117,7 +117,8 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[ApiServer]":
     """A Kubernetes API server with our CRD; one for all tests of a process."""
-    from tests.control.kubernetes import ABSENT, PROGRAMS, ApiServer, find, serve_definition
+    from tests.control.chart.helm import find
+    from tests.control.kubernetes import ABSENT, PROGRAMS, ApiServer, serve_definition
 
     if not all(find(program) for program in PROGRAMS) or not shutil.which("openssl"):
         pytest.skip(ABSENT)

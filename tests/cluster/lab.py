@@ -7,8 +7,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -154,22 +152,9 @@ class Lab:
     def logs(self, role: str) -> str:
         return self.kubectl("logs", f"--selector=rollfleet.dev/role={role}", "--tail=-1")
 
-    def longest_pause_s(self) -> float:
-        """The longest time between two batches of a counting learner."""
-        log = self.kubectl("logs", "--selector=rollfleet.dev/role=learner", "--tail=-1", "--timestamps")
-        times = [datetime.fromisoformat(line.split()[0]) for line in log.splitlines() if line.endswith("environments")]
-        return max((after - earlier).total_seconds() for earlier, after in pairwise(times))
-
     def remove(self) -> None:
         """Delete the namespace; nothing of ours holds it up, not even a job that runs."""
         run("kubectl", "delete", "namespace", self.namespace, "--timeout=60s")
-
-
-def wait_for(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.5)
 
 
 @contextmanager

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.lab import Lab, user, wait_for
+from tests.cluster.lab import Lab, user
 from tests.running import running
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -34,9 +35,9 @@ def test_a_user_watches_the_jobs_of_one_namespace(lab: Lab, counting: dict[str, 
             with browser.open(f"{url.partition('/?')[0]}/api/v1/jobs{path}", timeout=60) as answer:
                 return json.loads(answer.read())
 
-        wait_for(lambda: [row["key"] for row in get("")] == [key])
+        wait_until(lambda: [row["key"] for row in get("")] == [key])
         frames = get(f"/{key}")["row"]["frames"]
-        wait_for(lambda: get(f"/{key}")["row"]["frames"] > frames)
+        wait_until(lambda: get(f"/{key}")["row"]["frames"] > frames)
         *workers, learner = get(f"/{key}/workers")
         assert [each["index"] for each in workers] == [0, 1]
         assert all(each["node"] and each["state"] != "Pending" for each in workers)

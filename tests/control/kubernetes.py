@@ -3,8 +3,6 @@
 import asyncio
 import base64
 import json
-import os
-import shutil
 import subprocess
 import threading
 import time
@@ -22,7 +20,9 @@ import kopf
 import pytest
 import yaml
 from crds.crd import crd
+from tests.control.chart.helm import find
 from tests.ports import free_ports
+from tests.waiting import wait_until
 
 from rollfleet_api.job import KIND
 from rollfleet_operator import deep_json
@@ -49,11 +49,6 @@ AUDITED = {
 START_S = 60.0
 WAIT_S = 30.0
 T = TypeVar("T")
-
-
-def find(program: str) -> str | None:
-    assets = os.environ.get("KUBEBUILDER_ASSETS", "")
-    return shutil.which(program, path=assets) or shutil.which(program)
 
 
 class ApiServer:
@@ -217,7 +212,7 @@ def serve_definition(server: ApiServer) -> None:
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     server.request("POST", path, dict(crd()))
     server.request("POST", "/api/v1/namespaces/default/secrets", {"metadata": {"name": KEY}})
-    wait_for(lambda: _served(server))
+    wait_until(lambda: _served(server))
 
 
 def _served(server: ApiServer) -> bool:
@@ -226,14 +221,3 @@ def _served(server: ApiServer) -> bool:
     except Exception:
         return False
     return True
-
-
-def wait_for(look: Callable[[], T | None], timeout_s: float = WAIT_S) -> T:
-    """What `look` returns as soon as it is true."""
-    until = time.monotonic() + timeout_s
-    while True:
-        found = look()
-        if found:
-            return found
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.02)

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator, quick
 from tests.control.api_server.operator_program import OperatorProgram, StartProgram
-from tests.control.kubernetes import KEY, TOKEN, ApiServer, wait_for
+from tests.control.kubernetes import KEY, TOKEN, ApiServer
 from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.control.pure.scene import SHARED
 from tests.control.wire.job_nats import OrganisationNats
+from tests.waiting import wait_until
 
 from rollfleet_operator.nats_access import NatsAccess
 
@@ -56,7 +57,7 @@ def start_program(own_lab: Lab, api_server: ApiServer, nats_server: Organisation
     def start(pod: str, token: str = TOKEN, *, until: str = "/readyz", **settings: str) -> OperatorProgram:
         kubeconfig = api_server.kubeconfig(token)
         started.append(OperatorProgram(pod, own_lab.namespace, kubeconfig, nats_server, settings))
-        wait_for(lambda: started[-1].answers(until), START_S)
+        wait_until(lambda: started[-1].answers(until), START_S)
         return started[-1]
 
     yield start

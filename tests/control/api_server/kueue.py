@@ -10,9 +10,11 @@ from typing import Any
 
 import trustme
 import yaml
-from tests.control.kubernetes import ApiServer, find, wait_for
+from tests.control.chart.helm import find
+from tests.control.kubernetes import ApiServer
 from tests.ports import free_ports
 from tests.running import running
+from tests.waiting import wait_until
 
 PROGRAM, GARBAGE_COLLECTOR = PROGRAMS = ("kueue", "kube-controller-manager")
 ABSENT = (
@@ -59,7 +61,7 @@ class Kueue:
     def add_queue(self, namespace: str, name: str) -> None:
         self.create("LocalQueue", name, namespace=namespace, spec={"clusterQueue": CLUSTER_QUEUE})
         path = self.path("localqueues", name, namespace=namespace)
-        wait_for(lambda: "Active" in held(self.request("GET", path)))
+        wait_until(lambda: "Active" in held(self.request("GET", path)))
 
     def require_queues(self, namespace: str) -> None:
         """Have Kueue hold the namespace's Jobs without a queue, too."""
@@ -67,7 +69,7 @@ class Kueue:
         pod = {"restartPolicy": "Never", "containers": [{"name": "any", "image": "any"}]}
         job = {"metadata": {"name": "any"}, "spec": {"template": {"spec": pod}}}
         jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
-        wait_for(lambda: self.request("POST", jobs, job, dryRun="All")["spec"]["suspend"])
+        wait_until(lambda: self.request("POST", jobs, job, dryRun="All")["spec"]["suspend"])
 
     def make_room(self, cpus: str) -> None:
         """Set how many CPU cores the admitted Jobs of all namespaces may request."""
@@ -105,7 +107,7 @@ def running_kueue(server: ApiServer, folder: Path) -> Iterator[Kueue]:
     kinds, webhooks = manifests(Path(program).with_suffix(".yaml"), Webhooks(authority, webhook_port))
     for kind in kinds:
         kueue.request("POST", DEFINITIONS, kind)
-    wait_for(lambda: all("Established" in held(kueue.request("GET", path(DEFINITIONS, kind))) for kind in kinds))
+    wait_until(lambda: all("Established" in held(kueue.request("GET", path(DEFINITIONS, kind))) for kind in kinds))
     in_private = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", PRIVATE_ETC, str(certificates))
     controllers = ("--controllers=garbage-collector-controller", "--leader-elect=false", "--secure-port=0")
     with (
@@ -113,7 +115,7 @@ def running_kueue(server: ApiServer, folder: Path) -> Iterator[Kueue]:
         running(collector, login, *controllers, stdout=log, stderr=log),
         running(*in_private, program, login, f"--config={config}", stdout=log, stderr=log) as process,
     ):
-        wait_for(lambda: process.poll() is not None or answers(f"http://127.0.0.1:{health_port}/readyz"), START_S)
+        wait_until(lambda: process.poll() is not None or answers(f"http://127.0.0.1:{health_port}/readyz"), START_S)
         assert process.poll() is None, (folder / "log").read_text()[-3000:]
         for each in webhooks:
             kueue.request("POST", f"{HOOKS}/{each['kind'].lower()}s", each)

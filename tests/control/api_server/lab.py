@@ -11,9 +11,10 @@ from typing import Any
 
 import kopf
 from tests.api.job_data import SMALLEST, job_data
-from tests.control.kubernetes import ApiServer, wait_for
+from tests.control.kubernetes import ApiServer
 from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.control.pure.scene import SHARED
+from tests.waiting import wait_until
 
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.kinds import KINDS
@@ -131,6 +132,12 @@ class Lab:
         made = [each["metadata"] for kind in CHILDREN for each in self.all(kind)]
         return {each["uid"]: each["resourceVersion"] for each in made}
 
+    def unchanged(self, seconds: float) -> dict[str, str] | None:
+        """Return the versions of these objects if none of them changes within this time."""
+        before = self.versions()
+        time.sleep(seconds)
+        return before if self.versions() == before else None
+
     def patch(self, kind: str, name: str, patch: Manifest, subresource: str = "") -> Manifest:
         """Change an object as another client."""
         path = KINDS[kind].path(self.namespace, name, subresource)
@@ -227,7 +234,7 @@ class Lab:
 
     def run(self, role: str = "worker") -> Manifest:
         """The one Kubernetes Job of a role, once there is exactly one."""
-        found: Manifest = wait_for(lambda: runs[0] if len(runs := self.runs(role)) == 1 else None)
+        found: Manifest = wait_until(lambda: runs[0] if len(runs := self.runs(role)) == 1 else None)
         return found
 
     def status(self, name: str = "cartpole") -> Manifest:
@@ -270,7 +277,7 @@ class Lab:
 
     def server_pod(self, **state: Any) -> Manifest:
         """The pod of the job's NATS server, as its ReplicaSet would make it, in this state."""
-        deployment: Manifest = wait_for(lambda: self.get("Deployment", "cartpole-nats"))
+        deployment: Manifest = wait_until(lambda: self.get("Deployment", "cartpole-nats"))
         template = deployment["spec"]["template"]
         metadata = {"generateName": "cartpole-nats-", **template["metadata"]}
         spec = {**template["spec"], "nodeName": "n"}
@@ -279,7 +286,7 @@ class Lab:
 
     def server_serves(self) -> None:
         """The Deployment controller finds the server's pod ready."""
-        wait_for(lambda: self.get("Deployment", "cartpole-nats"))
+        wait_until(lambda: self.get("Deployment", "cartpole-nats"))
         counted = {"replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1}
         self.patch("Deployment", "cartpole-nats", {"status": counted}, "status")
 
@@ -310,5 +317,5 @@ class Lab:
             found = self.condition(kind)
             return found if (found.get("status"), found.get("reason")) == (status, reason) else None
 
-        condition: Manifest = wait_for(look)
+        condition: Manifest = wait_until(look)
         return condition

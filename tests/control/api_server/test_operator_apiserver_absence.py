@@ -13,9 +13,9 @@ import gymnasium
 import pytest
 from tests.control.api_server.lab import Lab
 from tests.control.api_server.operator_program import StartProgram
-from tests.control.kubernetes import wait_for
 from tests.control.wire.job_nats import OrganisationNats
 from tests.job_server import WorkerThread
+from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet import ActorCritic
@@ -43,7 +43,7 @@ class Pods:
     def __init__(self, lab: Lab, nats: OrganisationNats, folder: Path) -> None:
         self._lab, self._nats, self._folder, self._links = lab, nats, folder, list[Link]()
         for role in (Role.WORKER, Role.LEARNER):
-            secret = wait_for(partial(self._lab.get, "Secret", names.secret("cartpole", role)))
+            secret = wait_until(partial(self._lab.get, "Secret", names.secret("cartpole", role)))
             self._file(role).write_bytes(base64.b64decode(secret["data"][CREDENTIALS_FILE]))
         self._job = parse_job(lab.get(KIND, "cartpole"))
         self.workers = [WorkerThread(self, self._job, index) for index in range(2)]  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ class Pods:
 
     def collects(self) -> None:
         more = self.batches + 10
-        wait_for(lambda: self.batches >= more)
+        wait_until(lambda: self.batches >= more)
 
     def end(self) -> None:
         for link in self._links:
@@ -146,7 +146,7 @@ def test_a_job_survives_two_operators_that_work_at_the_same_time(
         while time.monotonic() < until:
             job.collects()
         own_lab.patch(KIND, "cartpole", {"spec": {"replicas": 3}}, "scale")
-        wait_for(lambda: own_lab.run()["spec"]["parallelism"] == 3)
+        wait_until(lambda: own_lab.run()["spec"]["parallelism"] == 3)
         second.end()
         job.collects()
         assert [worker.error for worker in job.workers] == [None, None]

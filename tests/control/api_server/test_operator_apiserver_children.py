@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from tests.api.job_data import job_data
 from tests.control.api_server.lab import CHILDREN, Lab
-from tests.control.kubernetes import ApiServer, wait_for
+from tests.control.kubernetes import ApiServer
+from tests.waiting import wait_until
 
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.kubernetes_names import MANAGED_BY_LABEL
@@ -62,15 +63,15 @@ def test_run_that_is_changed_unlabelled_or_deleted_is_made_as_before(lab: Lab) -
     before = lab.run()["metadata"]
     lab.patch("Job", before["name"], {"spec": {"completions": 9, "parallelism": 9}})
     lab.patch("Job", before["name"], {"metadata": {"labels": {MANAGED_BY_LABEL: None}}})
-    wait_for(lambda: lab.run()["spec"]["parallelism"] == 2)
-    wait_for(lambda: lab.run()["metadata"]["labels"].get(MANAGED_BY_LABEL))
+    wait_until(lambda: lab.run()["spec"]["parallelism"] == 2)
+    wait_until(lambda: lab.run()["metadata"]["labels"].get(MANAGED_BY_LABEL))
     lab.delete("Job", before["name"])
-    wait_for(lambda: (found := lab.get("Job", before["name"])) and found["metadata"]["uid"] != before["uid"])
+    wait_until(lambda: (found := lab.get("Job", before["name"])) and found["metadata"]["uid"] != before["uid"])
 
 
 def test_unchanged_apply_changes_nothing(lab: Lab) -> None:
     lab.apply()
-    wait_for(lambda: (before := state(lab)) and lab.seconds_pass(0.5) and before == state(lab))
+    wait_until(lambda: (before := state(lab)) and lab.seconds_pass(0.5) and before == state(lab))
     before = state(lab)
     lab.apply()
     lab.seconds_pass(1.0)  # several looks
@@ -108,7 +109,7 @@ def test_policy_that_refuses_a_secret_is_no_owner_of_its_name(lab: Lab, api_serv
     add("ValidatingAdmissionPolicy", "validatingadmissionpolicies", spec)
     binding = {"policyName": lab.namespace, "validationActions": ["Deny"]}
     add("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", binding)
-    wait_for(refuses)
+    wait_until(refuses)
     lab.apply()
     assert "no Secrets here" in lab.wait_condition("Degraded", "Forbidden")["message"]
 
@@ -116,7 +117,7 @@ def test_policy_that_refuses_a_secret_is_no_owner_of_its_name(lab: Lab, api_serv
 def test_children_of_an_earlier_job_of_the_name_are_waited_for(lab: Lab) -> None:
     lab.apply()
     lab.run()
-    wait_for(lambda: lab.key in lab.nats.published)
+    wait_until(lambda: lab.key in lab.nats.published)
     lab.delete(KIND, "cartpole")  # no garbage collector runs here: its children stay
     lab.apply()
     assert "is not deleted yet" in lab.wait_condition("Progressing", "EarlierJob")["message"]
@@ -125,12 +126,12 @@ def test_children_of_an_earlier_job_of_the_name_are_waited_for(lab: Lab) -> None
         for child in lab.all(kind):
             lab.delete(kind, child["metadata"]["name"])
     job: Any = lab.get(KIND, "cartpole")
-    wait_for(lambda: lab.runs() and lab.run()["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"])
+    wait_until(lambda: lab.runs() and lab.run()["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"])
 
 
 def test_status_of_an_earlier_job_is_not_written_into_a_later_one(lab: Lab) -> None:
     lab.apply()
-    wait_for(lambda: lab.status().get("phase"))
+    wait_until(lambda: lab.status().get("phase"))
     replaced: list[Any] = []
 
     async def replace(job: CollectorJob) -> None:  # between the actions of a reconciliation and its write of the status
@@ -141,7 +142,7 @@ def test_status_of_an_earlier_job_is_not_written_into_a_later_one(lab: Lab) -> N
 
     with lab.on_publish(replace):
         lab.apply(workers=3)
-        wait_for(lambda: replaced)
+        wait_until(lambda: replaced)
         lab.seconds_pass(0.5)
     lab.wait_condition("Progressing", "EarlierJob")  # its own
     assert lab.status()["workers"]["desired"] == 1
@@ -155,7 +156,7 @@ def test_missing_source_is_reported_and_waited_for(lab: Lab) -> None:
     before = lab.run()["metadata"]["name"]
     lab.wait_condition("Degraded", "AsExpected", "False")
     lab.patch("ConfigMap", "code", {"data": {"a.py": "A = 2"}})
-    wait_for(lambda: [run["metadata"]["name"] for run in lab.runs()] not in ([before], []))
+    wait_until(lambda: [run["metadata"]["name"] for run in lab.runs()] not in ([before], []))
 
 
 REFUSED = {"spec": {"containers": [{"name": "worker", "imagePullPolicy": "Sometimes"}]}}
@@ -184,26 +185,9 @@ def test_job_whose_next_workers_cannot_be_made_is_scaled_suspended_and_repaired(
     lab.apply(**spec)
     assert named in lab.wait_condition("Degraded", reason)["message"]
     lab.delete("NetworkPolicy", name)
-    wait_for(lambda: lab.get("NetworkPolicy", name))
+    wait_until(lambda: lab.get("NetworkPolicy", name))
     lab.apply(**spec, workers=5)
-    wait_for(lambda: lab.run()["spec"]["parallelism"] == 5)
+    wait_until(lambda: lab.run()["spec"]["parallelism"] == 5)
     assert lab.run()["metadata"]["uid"] == before["metadata"]["uid"]
     lab.apply(**spec, workers=5, suspend=True)
-    wait_for(lambda: not lab.runs())
-
-
-def test_objects_of_others_with_our_labels_are_passed_over(lab: Lab) -> None:
-    lab.apply()
-    job: Any = lab.get(KIND, "cartpole")
-    owner = {"apiVersion": job["apiVersion"], "kind": KIND, "name": "cartpole", "uid": job["metadata"]["uid"]}
-    container = {"name": "evaluator", "image": "evaluator:1"}
-    pod = {"restartPolicy": "Never", "containers": [container]}
-    labels = names.labels("cartpole")  # without a role
-    meta = {"name": "evaluation", "labels": labels, "ownerReferences": [owner]}
-    lab.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "evaluator", "labels": labels}, "spec": pod})
-    lab.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {"template": {"spec": pod}}})
-    lab.seconds_pass(0.5)
-    lab.apply(workers=3)
-    wait_for(lambda: [run for run in lab.runs() if run["spec"]["parallelism"] == 3])
-    assert lab.condition("Degraded")["status"] == "False"
-    assert lab.get("Job", "evaluation")
+    wait_until(lambda: not lab.runs())

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.control.api_server.lab import Lab
-from tests.control.kubernetes import wait_for
+from tests.waiting import wait_until
 
 from rollfleet_api.kubernetes_names import JOB_LABEL
 from rollfleet_operator.manifest import Manifest
@@ -70,7 +70,7 @@ def test_random_edits_converge_to_what_a_fresh_apply_gives(lab: Lab, edits: int)
             spec["template"] = chance.choice(CHOICES["template"][:2])
             lab.apply("edited", **spec)
             lab.apply(f"fresh{transition}", **spec)
-            wait_for(lambda job=f"fresh{transition}": settled(lab, job) and settled(lab, "edited"))  # type: ignore[misc]
+            wait_until(lambda job=f"fresh{transition}": settled(lab, job) and settled(lab, "edited"))  # type: ignore[misc]
             assert content(lab, "edited") == content(lab, f"fresh{transition}"), spec
 
 

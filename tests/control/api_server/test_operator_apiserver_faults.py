@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 from tests.control.api_server.lab import MERGE, Lab, RunningOperator
-from tests.control.kubernetes import OTHER_TOKEN, ApiServer, wait_for
+from tests.control.kubernetes import OTHER_TOKEN, ApiServer
+from tests.waiting import wait_until
 
 from rollfleet_api.job import KIND
 from rollfleet_api.kinds import KINDS
@@ -36,7 +37,7 @@ def test_new_operator_takes_over_and_touches_nothing(lab: Lab, start: StartOpera
     first.stop()
     before = lab.versions()
     second = start(worker_image="worker:2")  # as an upgrade brings it
-    wait_for(lambda: "rollfleet_reconciliations_total" in second.http("/metrics")[1])
+    wait_until(lambda: "rollfleet_reconciliations_total" in second.http("/metrics")[1])
     lab.seconds_pass(0.5)
     assert lab.versions() == before
 
@@ -45,16 +46,16 @@ def test_changes_during_the_operators_absence_are_caught_up(lab: Lab, start: Sta
     lab.apply()
     lab.apply(name="other")
     first = start()
-    wait_for(lambda: len(lab.runs()) == 2)
-    wait_for(lambda: len(lab.nats.published) == 2)
+    wait_until(lambda: len(lab.runs()) == 2)
+    wait_until(lambda: len(lab.nats.published) == 2)
     first.stop()
     lab.delete(KIND, "other")
     lab.apply(workers=5)
     lab.delete("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))
     lab.learner_says(LearnerPhase.RUN)
     start()
-    wait_for(lambda: lab.get("NetworkPolicy", names.network_policy("cartpole", Role.WORKER)))
-    wait_for(lambda: {run["spec"]["parallelism"] for run in lab.runs()} >= {5})
+    wait_until(lambda: lab.get("NetworkPolicy", names.network_policy("cartpole", Role.WORKER)))
+    wait_until(lambda: {run["spec"]["parallelism"] for run in lab.runs()} >= {5})
 
 
 @pytest.mark.parametrize("pod", ["none", "starting"])
@@ -65,11 +66,11 @@ def test_deleted_secret_is_noticed_and_soon_if_a_starting_pod_waits_for_it(
     start(resync_s=0.5, verify_s=0.5 if pod == "none" else 3600.0)
     lab.run()
     name = names.secret("cartpole", Role.WORKER)  # Secrets are not watched
-    before = wait_for(lambda: lab.get("Secret", name))
+    before = wait_until(lambda: lab.get("Secret", name))
     if pod == "starting":
         lab.pod(0, phase="Pending")
     lab.delete("Secret", name)
-    wait_for(lambda: (found := lab.get("Secret", name)) and found["metadata"]["uid"] != before["metadata"]["uid"])
+    wait_until(lambda: (found := lab.get("Secret", name)) and found["metadata"]["uid"] != before["metadata"]["uid"])
 
 
 def test_missing_right_is_a_condition_until_it_is_granted(lab: Lab, start: StartOperator) -> None:
@@ -93,11 +94,11 @@ def test_no_event_without_a_written_status(lab: Lab, start: StartOperator) -> No
         lab.grant("other", kind, "get", "list", "watch", "create", "patch")
     lab.apply(suspend=True)
     start(token=OTHER_TOKEN)
-    wait_for(lambda: lab.get("ServiceAccount", names.account("cartpole")))
+    wait_until(lambda: lab.get("ServiceAccount", names.account("cartpole")))
     lab.seconds_pass(0.5)
     assert lab.events() == []
     lab.grant("other", KIND, "patch", status=True)
-    wait_for(lambda: ("Normal", "Suspended") in lab.events())
+    wait_until(lambda: ("Normal", "Suspended") in lab.events())
 
 
 def test_counters_wait_for_the_next_interval_and_transitions_do_not(lab: Lab, start: StartOperator) -> None:
@@ -121,7 +122,7 @@ def test_return_is_in_the_metrics_once_there_is_one_and_waits_alone_write_no_sta
     lab.wait_condition("Progressing", "Starting")
     labels = f'{{name="cartpole",namespace="{lab.namespace}"}}'
     lab.learner_says(LearnerPhase.RUN, frames=64, waited_s=1.0)
-    wait_for(lambda: f"rollfleet_job_frames{labels} 64.0" in running.http("/metrics")[1])
+    wait_until(lambda: f"rollfleet_job_frames{labels} 64.0" in running.http("/metrics")[1])
     assert f"rollfleet_job_mean_return{labels}" not in running.http("/metrics")[1]
     before = (lab.get(KIND, "cartpole") or {})["metadata"]["resourceVersion"]
     lab.learner_says(LearnerPhase.RUN, frames=64, waited_s=9.0)
@@ -130,13 +131,13 @@ def test_return_is_in_the_metrics_once_there_is_one_and_waits_alone_write_no_sta
     lab.learner_says(
         LearnerPhase.RUN, frames=64, waited_s=9.0, mean_return=21.0, episodes=3, episode_infos={"goal.x": 0.5}
     )
-    wait_for(lambda: f"rollfleet_job_mean_return{labels} 21.0" in running.http("/metrics")[1])
+    wait_until(lambda: f"rollfleet_job_mean_return{labels} 21.0" in running.http("/metrics")[1])
     assert f"rollfleet_job_learner_waited_seconds{labels} 9.0" in running.http("/metrics")[1]
     info = f'rollfleet_job_episode_info{{info="goal.x",name="cartpole",namespace="{lab.namespace}"}} 0.5'
     assert info in running.http("/metrics")[1]
     assert f"rollfleet_job_workers_desired{labels} 2.0" in running.http("/metrics")[1]
     lab.delete(KIND, "cartpole")
-    wait_for(lambda: labels not in running.http("/metrics")[1])
+    wait_until(lambda: labels not in running.http("/metrics")[1])
 
 
 def test_job_that_is_nested_too_deeply_for_a_decoder_stops_no_other(
@@ -152,10 +153,10 @@ def test_job_that_is_nested_too_deeply_for_a_decoder_stops_no_other(
         return [each["spec"]["parallelism"] for each in lab.runs() if each["metadata"]["name"].startswith("cartpole-")]
 
     api_server.request("PATCH", KINDS[KIND].path(lab.namespace, "deep"), body, content_type=MERGE)
-    wait_for(lambda: lab.condition("Degraded", "deep").get("reason") == "Invalid")
+    wait_until(lambda: lab.condition("Degraded", "deep").get("reason") == "Invalid")
     lab.apply(workers=3)
-    wait_for(lambda: workers() == [3])
+    wait_until(lambda: workers() == [3])
     first.stop()
     start()
     lab.apply(workers=4)
-    wait_for(lambda: workers() == [4])
+    wait_until(lambda: workers() == [4])

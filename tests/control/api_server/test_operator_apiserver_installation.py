@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator
-from tests.control.kubernetes import ApiServer, wait_for
+from tests.control.kubernetes import ApiServer
+from tests.waiting import wait_until
 
 from rollfleet_api.job import KIND
 from rollfleet_api.permissions import Role
@@ -92,11 +93,9 @@ def test_of_two_installations_one_runs_a_job_and_the_other_one_says_so_and_keeps
 
     for _ in range(2):  # the ServiceAccount of an installation that is gone is deleted, and the next one takes the job
         own_lab.apply()
-        first = wait_for(owner)
-        wait_for(partial(is_settled, first))
-        own_lab.seconds_pass(1.0)
-        before = own_lab.versions()
-        own_lab.seconds_pass(2.0)
-        assert (own_lab.versions(), owner(), is_run_by(first)) == (before, first, True)
+        first = wait_until(owner)
+        wait_until(partial(is_settled, first))
+        before = wait_until(lambda: own_lab.unchanged(0.5))
+        assert (own_lab.unchanged(2.0), owner(), is_run_by(first)) == (before, first, True)
         caplog.clear()
         own_lab.delete("ServiceAccount", names.account("cartpole"))

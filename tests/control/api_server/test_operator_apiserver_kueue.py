@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import pytest
 from tests.control.api_server.kueue import ABSENT, NODES, PROGRAMS, Kueue, running_kueue
 from tests.control.api_server.lab import Lab
-from tests.control.kubernetes import ApiServer, find, wait_for
+from tests.control.chart.helm import find
+from tests.control.kubernetes import ApiServer
+from tests.waiting import wait_until
 
 from rollfleet_api.job import KIND
 
@@ -28,7 +30,7 @@ def room_for_four(started: Kueue, lab: Lab) -> Iterator[Kueue]:
     started.make_room("4")
     yield started
     lab.clear()
-    wait_for(lambda: not started.workloads(lab.namespace), 90)  # the garbage collector looks for new kinds every 30 s
+    wait_until(lambda: not started.workloads(lab.namespace), 90)  # the garbage collector looks for new kinds every 30 s
 
 
 def admitted(lab: Lab, workers: int) -> bool:
@@ -43,43 +45,43 @@ def test_workers_run_as_soon_as_there_is_room(lab: Lab, kueue: Kueue) -> None:
     lab.wait_condition("Suspended", "Queued")
     assert lab.run()["spec"]["suspend"] is True
     kueue.make_room("2")
-    wait_for(lambda: admitted(lab, 2))
+    wait_until(lambda: admitted(lab, 2))
     lab.wait_condition("Suspended", "NotSuspended", "False")
-    wait_for(lambda: lab.run("learner")["spec"]["suspend"] is False)
+    wait_until(lambda: lab.run("learner")["spec"]["suspend"] is False)
     assert len(kueue.workloads(lab.namespace)) == 2
 
 
 def test_more_workers_than_there_is_room_for_wait(lab: Lab, kueue: Kueue) -> None:
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=2)
-    wait_for(lambda: admitted(lab, 2))
+    wait_until(lambda: admitted(lab, 2))
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=3)
-    wait_for(lambda: admitted(lab, 3))
+    wait_until(lambda: admitted(lab, 3))
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=5)
-    wait_for(lambda: lab.run()["spec"]["parallelism"] == 5 and lab.run()["spec"]["suspend"])
+    wait_until(lambda: lab.run()["spec"]["parallelism"] == 5 and lab.run()["spec"]["suspend"])
     lab.wait_condition("Suspended", "Queued")
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=4)
-    wait_for(lambda: admitted(lab, 4))
+    wait_until(lambda: admitted(lab, 4))
     lab.wait_condition("Suspended", "NotSuspended", "False")
 
 
 def test_workers_of_a_new_image_take_the_room_of_the_old_ones(lab: Lab, kueue: Kueue) -> None:
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=4, image="a:1")
-    wait_for(lambda: admitted(lab, 4))
+    wait_until(lambda: admitted(lab, 4))
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=4, image="a:2")
-    wait_for(lambda: lab.run()["spec"]["template"]["spec"]["containers"][0]["image"] == "a:2" and admitted(lab, 4))
+    wait_until(lambda: lab.run()["spec"]["template"]["spec"]["containers"][0]["image"] == "a:2" and admitted(lab, 4))
 
 
 def test_preempted_job_continues_when_the_urgent_one_has_ended(lab: Lab, kueue: Kueue) -> None:
     kueue.create("WorkloadPriorityClass", "urgent", value=100)
     lab.apply("urgent", labels=QUEUE | {PRIORITY: "urgent"}, resources=RESOURCES, suspend=True)
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=4)
-    wait_for(lambda: admitted(lab, 4))
+    wait_until(lambda: admitted(lab, 4))
     before = lab.run()["metadata"]["uid"]
     lab.apply("urgent", labels=QUEUE | {PRIORITY: "urgent"}, resources=RESOURCES, suspend=False)
     lab.wait_condition("Suspended", "Queued")
-    wait_for(lambda: admitted(lab, 2))
+    wait_until(lambda: admitted(lab, 2))
     lab.delete(KIND, "urgent")
-    wait_for(lambda: admitted(lab, 4), 90)  # once the garbage collector has deleted its workload: see `kueue`
+    wait_until(lambda: admitted(lab, 4), 90)  # once the garbage collector has deleted its workload: see `kueue`
     lab.wait_condition("Suspended", "NotSuspended", "False")
     assert lab.run()["metadata"]["uid"] == before
 
@@ -88,9 +90,9 @@ def test_running_job_changes_its_queue_with_new_workers(lab: Lab, kueue: Kueue) 
     kueue.add_queue(lab.namespace, "others")
     others = {"kueue.x-k8s.io/queue-name": "others"}
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=4)
-    wait_for(lambda: admitted(lab, 4))
+    wait_until(lambda: admitted(lab, 4))
     lab.apply(labels=others, resources=RESOURCES, workers=4)
-    wait_for(lambda: lab.run()["metadata"]["labels"].items() >= others.items() and admitted(lab, 4))
+    wait_until(lambda: lab.run()["metadata"]["labels"].items() >= others.items() and admitted(lab, 4))
     lab.wait_condition("Suspended", "NotSuspended", "False")
 
 
@@ -100,12 +102,12 @@ def test_default_queue_of_the_namespace_is_kept(lab: Lab, kueue: Kueue) -> None:
     lab.apply(resources=RESOURCES, workers=3)
     lab.wait_condition("Suspended", "Queued")
     lab.apply(resources=RESOURCES, workers=2)
-    wait_for(lambda: admitted(lab, 2))
+    wait_until(lambda: admitted(lab, 2))
     assert lab.run()["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "default"
     lab.apply(resources=RESOURCES, suspend=True)
-    wait_for(lambda: not lab.runs())
+    wait_until(lambda: not lab.runs())
     lab.apply(resources=RESOURCES, suspend=False)
-    wait_for(lambda: admitted(lab, 2))
+    wait_until(lambda: admitted(lab, 2))
 
 
 def test_workers_that_need_a_queue_wait_until_they_have_one(lab: Lab, kueue: Kueue) -> None:
@@ -113,20 +115,20 @@ def test_workers_that_need_a_queue_wait_until_they_have_one(lab: Lab, kueue: Kue
     lab.apply(resources=RESOURCES)
     lab.wait_condition("Suspended", "Queued")
     lab.apply(resources=RESOURCES, workers=3)
-    wait_for(lambda: lab.run()["spec"]["parallelism"] == 3)
+    wait_until(lambda: lab.run()["spec"]["parallelism"] == 3)
     assert lab.run()["spec"]["suspend"] is True
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=3)
-    wait_for(lambda: admitted(lab, 3))
+    wait_until(lambda: admitted(lab, 3))
     lab.wait_condition("Suspended", "NotSuspended", "False")
 
 
 def test_running_job_leaves_its_queue_and_its_waiting_learner_runs(lab: Lab, kueue: Kueue) -> None:
     container = {"name": "learner", "resources": {"requests": {"cpu": "3"}}}
     lab.apply(labels=QUEUE, resources=RESOURCES, learner={"template": {"spec": {"containers": [container]}}})
-    wait_for(lambda: admitted(lab, 2))
+    wait_until(lambda: admitted(lab, 2))
     assert lab.run("learner")["spec"]["suspend"] is True
     lab.patch(KIND, "cartpole", {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": None}}})
-    wait_for(lambda: lab.run("learner")["spec"]["suspend"] is False)
+    wait_until(lambda: lab.run("learner")["spec"]["suspend"] is False)
 
 
 def test_queue_that_kueue_refuses_is_reported_and_leaves_the_workers_alone(lab: Lab, kueue: Kueue) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.control.api_server.lab import Lab
 from tests.control.api_server.operator_program import StartProgram
-from tests.control.kubernetes import wait_for
 from tests.control.wire.job_nats import memory_mib
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -23,9 +23,9 @@ def test_sixteen_jobs_of_nearly_a_megabyte_fit_into_the_operators_memory(
         program = start_program("one")
         for index in range(0 if again else 16):
             own_lab.apply(f"large-{index}", template=EMPTY)
-        wait_for(lambda: all(_is_refused(own_lab, index) for index in range(16)))
+        wait_until(lambda: all(_is_refused(own_lab, index) for index in range(16)))
         own_lab.apply(f"small-{again}")
-        wait_for(partial(_is_seen, own_lab, f"small-{again}"))
+        wait_until(partial(_is_seen, own_lab, f"small-{again}"))
         assert program.answers("/healthz")
         assert memory_mib(program.process.pid) < MEMORY_MIB
         program.end()

@@ -10,7 +10,8 @@ import pytest
 from tests.control.api_server.lab import Lab
 from tests.control.api_server.operator_program import StartProgram
 from tests.control.chart.helm import Rendered
-from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer, wait_for
+from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, ApiServer
+from tests.waiting import wait_until
 
 from rollfleet_operator.leadership import EXIT_LOST, VALID_S
 
@@ -36,7 +37,7 @@ def since_renewal_s(lab: Lab) -> float:
 
 def image_of_a_new_job(lab: Lab, name: str) -> str:
     lab.apply(name)
-    runs: Any = wait_for(lambda: [run for run in lab.all("Job") if run["metadata"]["name"].startswith(f"{name}-")])
+    runs: Any = wait_until(lambda: [run for run in lab.all("Job") if run["metadata"]["name"].startswith(f"{name}-")])
     return str(runs[0]["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
@@ -78,16 +79,16 @@ def test_an_operator_without_its_lease_is_not_ready_and_makes_it_by_the_charts_r
     api_server.grant(OTHER, own_lab.namespace, *rendered.of("Role")["rollfleet-leader"]["rules"])
     operator = start("first", OTHER_TOKEN, until="/healthz")
     assert not operator.answers("/readyz")
-    wait_for(lambda: own_lab.get("Lease", "rollfleet") and leads(own_lab, "first"))
+    wait_until(lambda: own_lab.get("Lease", "rollfleet") and leads(own_lab, "first"))
     own_lab.grant_everything(OTHER)
-    wait_for(lambda: operator.answers("/readyz"))
+    wait_until(lambda: operator.answers("/readyz"))
 
 
 @pytest.mark.slow
 def test_a_deleted_lease_is_made_again_and_one_operator_leads(own_lab: Lab, start: StartProgram) -> None:
     operators = {pod: start(pod) for pod in ("first", "second")}
     own_lab.delete("Lease", "rollfleet")
-    wait_for(lambda: own_lab.get("Lease", "rollfleet") and any(leads(own_lab, pod) for pod in operators))
+    wait_until(lambda: own_lab.get("Lease", "rollfleet") and any(leads(own_lab, pod) for pod in operators))
     (leader,) = (pod for pod in operators if leads(own_lab, pod))
     assert image_of_a_new_job(own_lab, "a") == operators[leader].image
 
@@ -100,7 +101,7 @@ def test_a_stopped_operator_that_continues_sends_what_it_had_begun_and_ends(
     first, second = start("first", OTHER_TOKEN), start("second")
     assert image_of_a_new_job(own_lab, "a") == first.image
     first.process.send_signal(signal.SIGSTOP)
-    wait_for(lambda: leads(own_lab, "second"))
+    wait_until(lambda: leads(own_lab, "second"))
     log_length = (api_server.folder / AUDIT_LOG).stat().st_size
     own_lab.apply("a", workers=3)  # the first one gets to know it when it continues
     assert image_of_a_new_job(own_lab, "b") == second.image
@@ -119,10 +120,10 @@ def test_an_operator_that_cannot_renew_writes_nothing_until_it_can(
     revoke = elsewhere.grant_everything(OTHER)
     operator = start_program("first", OTHER_TOKEN, **elsewhere.share_a_lease())
     revoke()
-    wait_for(lambda: since_renewal_s(elsewhere) > VALID_S)
+    wait_until(lambda: since_renewal_s(elsewhere) > VALID_S)
     log_length = (api_server.folder / AUDIT_LOG).stat().st_size
     own_lab.apply("a")
-    wait_for(lambda: "is not renewed: no writes" in operator.log.read_text())
+    wait_until(lambda: "is not renewed: no writes" in operator.log.read_text())
     assert {verb for verb, resource in requests_of_other(api_server, log_length) if resource != "leases"} <= READS
     elsewhere.grant_everything(OTHER)
     assert image_of_a_new_job(own_lab, "a") == operator.image
@@ -132,7 +133,7 @@ def test_an_operator_that_cannot_renew_writes_nothing_until_it_can(
 def test_an_operator_that_could_not_renew_goes_on_if_no_other_took_the_lease(own_lab: Lab, start: StartProgram) -> None:
     operator = start("first")
     operator.process.send_signal(signal.SIGSTOP)
-    wait_for(lambda: since_renewal_s(own_lab) > VALID_S)
+    wait_until(lambda: since_renewal_s(own_lab) > VALID_S)
     operator.process.send_signal(signal.SIGCONT)
     assert image_of_a_new_job(own_lab, "a") == operator.image
     assert operator.process.poll() is None

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.control.api_server.lab import Lab
-from tests.control.kubernetes import wait_for
+from tests.waiting import wait_until
 
 from rollfleet_api.job import KIND, CollectorJob
 
@@ -27,10 +27,10 @@ def test_kubectl_scale_leaves_running_workers_alone_and_an_autoscaler_finds_them
     before = template()
     for workers in (4, 1):
         lab.patch(KIND, "cartpole", {"spec": {"replicas": workers}}, "scale")
-        wait_for(lambda workers=workers: lab.run()["spec"]["parallelism"] == workers)  # type: ignore[misc]
-        wait_for(lambda workers=workers: lab.nats.published[lab.key].spec.workers == workers)  # type: ignore[misc]
+        wait_until(lambda workers=workers: lab.run()["spec"]["parallelism"] == workers)  # type: ignore[misc]
+        wait_until(lambda workers=workers: lab.nats.published[lab.key].spec.workers == workers)  # type: ignore[misc]
         assert template() == before
-    wait_for(lambda: lab.status().get("selector"))
+    wait_until(lambda: lab.status().get("selector"))
     found = lab.read(KIND, "cartpole", "scale")
     assert found["spec"]["replicas"] == 1
     labels = lab.run()["spec"]["template"]["metadata"]["labels"]
@@ -47,7 +47,7 @@ def test_edit_wins_over_a_decision_of_the_autoscaler(lab: Lab) -> None:
 
     with lab.on_publish(edit):
         lab.apply(workers=1, autoscale={"minWorkers": 2, "maxWorkers": 3})
-        wait_for(lambda: edits)
+        wait_until(lambda: edits)
         lab.seconds_pass(0.5)
     job: Any = lab.get(KIND, "cartpole")
     assert job["spec"]["workers"] == 1
@@ -60,7 +60,7 @@ def test_failed_job_is_deleted_after_its_time_although_its_source_and_nats_are_g
     with lab.nats_away():
         lab.delete("ConfigMap", "code")
         lab.end_run("Failed")
-        wait_for(lambda: lab.get(KIND, "cartpole") is None)
+        wait_until(lambda: lab.get(KIND, "cartpole") is None)
 
 
 def test_failed_job_reports_why_stops_and_is_fixed_by_an_edit(lab: Lab) -> None:
@@ -71,12 +71,12 @@ def test_failed_job_reports_why_stops_and_is_fixed_by_an_edit(lab: Lab) -> None:
     lab.end_run("Failed", reason="MaxFailedIndexesExceeded")
     message = lab.wait_condition("Failed", "WorkerFailed")["message"]
     assert message == "worker 1 ended with code 2: ValueError: no such level"
-    wait_for(lambda: lab.run("learner")["spec"]["suspend"] is True)
+    wait_until(lambda: lab.run("learner")["spec"]["suspend"] is True)
     assert lab.run()["metadata"]["uid"] == failed["metadata"]["uid"]
     lab.apply(learner={"template": {}}, workers=1)
     lab.wait_condition("Failed", "NotEnded", "False")
-    wait_for(lambda: lab.runs() and lab.run()["metadata"]["uid"] != failed["metadata"]["uid"])
-    wait_for(lambda: lab.run("learner")["spec"].get("suspend") is False)
+    wait_until(lambda: lab.runs() and lab.run()["metadata"]["uid"] != failed["metadata"]["uid"])
+    wait_until(lambda: lab.run("learner")["spec"].get("suspend") is False)
 
 
 def test_runs_go_with_their_namespace_whose_pods_wait_for_that(lab: Lab) -> None:
@@ -88,4 +88,4 @@ def test_runs_go_with_their_namespace_whose_pods_wait_for_that(lab: Lab) -> None
     lab.seconds_pass(0.5)
     assert lab.runs()  # as long as no pod is deleted
     lab.delete("Pod", pod)
-    wait_for(lambda: not lab.runs() and not lab.runs("learner"))
+    wait_until(lambda: not lab.runs() and not lab.runs("learner"))

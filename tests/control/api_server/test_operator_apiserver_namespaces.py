@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator
-from tests.control.kubernetes import OTHER, OTHER_TOKEN, wait_for
+from tests.control.kubernetes import OTHER, OTHER_TOKEN
+from tests.waiting import wait_until
 
 from rollfleet_operator import watch
 
@@ -34,17 +35,17 @@ def test_namespace_without_rights_holds_up_no_other(
     theirs.apply()
     operator = running()
     ours.run()
-    wait_for(lambda: operator.http("/readyz")[0] == 200)
-    wait_for(lambda: refused(operator, theirs))
+    wait_until(lambda: operator.http("/readyz")[0] == 200)
+    wait_until(lambda: refused(operator, theirs))
     ours.seconds_pass(1.0)  # several attempts
     ours.apply(workers=3)
-    wait_for(lambda: ours.run()["spec"]["parallelism"] == 3)
+    wait_until(lambda: ours.run()["spec"]["parallelism"] == 3)
     assert theirs.runs() == []
     theirs.grant_everything(OTHER)
     theirs.run()
-    wait_for(lambda: not refused(operator, theirs))
+    wait_until(lambda: not refused(operator, theirs))
     theirs.apply(workers=4)
-    wait_for(lambda: theirs.run()["spec"]["parallelism"] == 4)
+    wait_until(lambda: theirs.run()["spec"]["parallelism"] == 4)
 
 
 def test_jobs_of_a_namespace_without_rights_stay_on_nats(
@@ -56,11 +57,11 @@ def test_jobs_of_a_namespace_without_rights_stay_on_nats(
     for lab in labs:
         lab.apply()
     first = running()
-    wait_for(lambda: {ours.key, theirs.key} <= set(ours.nats.published))
+    wait_until(lambda: {ours.key, theirs.key} <= set(ours.nats.published))
     first.stop()
     revoke()
     second = running()
-    wait_for(lambda: refused(second, theirs))
+    wait_until(lambda: refused(second, theirs))
     ours.seconds_pass(0.5)
     assert theirs.key in theirs.nats.published
 
@@ -69,6 +70,6 @@ def test_operator_that_is_refused_everywhere_is_not_ready(
     labs: tuple[Lab, Lab], running: Callable[[], RunningOperator]
 ) -> None:
     operator = running()
-    wait_for(lambda: all(refused(operator, lab) for lab in labs))
+    wait_until(lambda: all(refused(operator, lab) for lab in labs))
     assert operator.http("/readyz")[0] == 503
     assert operator.http("/healthz")[0] == 200

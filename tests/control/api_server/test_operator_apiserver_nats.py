@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.control.api_server.lab import Lab
-from tests.control.kubernetes import wait_for
+from tests.waiting import wait_until
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 def running(lab: Lab) -> Lab:
     lab.apply()
     lab.run()
-    wait_for(lambda: lab.key in lab.nats.published)
+    wait_until(lambda: lab.key in lab.nats.published)
     lab.wait_condition("Progressing", "Starting")
     return lab
 
@@ -36,7 +36,7 @@ def test_nats_knows_a_job_before_its_workers_start(
 ) -> None:
     for spec in earlier:
         generation = lab.apply(**spec)["metadata"]["generation"]
-        wait_for(lambda generation=generation: lab.status().get("observedGeneration") == generation)  # type: ignore[misc]
+        wait_until(lambda generation=generation: lab.status().get("observedGeneration") == generation)  # type: ignore[misc]
     published = lab.nats.published.get(lab.key)
     assert (published and published.spec.workers) == known
     assert lab.condition("Degraded")["status"] == "False"
@@ -48,7 +48,7 @@ def test_nats_knows_a_job_before_its_workers_start(
 
     with lab.on_publish(look):
         workers = lab.apply(**edit)["spec"]["workers"]
-        wait_for(lambda: seen and lab.run()["spec"]["parallelism"] == workers)
+        wait_until(lambda: seen and lab.run()["spec"]["parallelism"] == workers)
     assert seen == [(workers, before)]
 
 
@@ -67,8 +67,8 @@ def test_nats_that_is_away_is_retried_and_knows_the_job_at_once_if_it_comes_back
     with running.nats_away():
         del running.nats.published[running.key]
         running.wait_condition("Degraded", "NatsUnavailable")
-        wait_for(lambda: tried.count(True) > 15)
-    wait_for(lambda: running.key in running.nats.published)
+        wait_until(lambda: tried.count(True) > 15)
+    wait_until(lambda: running.key in running.nats.published)
     running.wait_condition("Degraded", "AsExpected", "False")
 
 
@@ -77,6 +77,6 @@ def test_without_nats_drift_is_repaired_and_a_job_is_suspended(running: Lab) -> 
     with running.nats_away():
         running.wait_condition("Degraded", "NatsUnavailable")
         running.delete("NetworkPolicy", policy)
-        wait_for(lambda: running.get("NetworkPolicy", policy))
+        wait_until(lambda: running.get("NetworkPolicy", policy))
         running.apply(suspend=True)
-        wait_for(lambda: not running.runs())
+        wait_until(lambda: not running.runs())

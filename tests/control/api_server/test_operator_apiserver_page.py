@@ -9,10 +9,11 @@ from aiohttp.test_utils import make_mocked_request
 from tests.control.api_server.lab import Lab, RunningOperator
 from tests.control.api_server.operator_program import StartProgram
 from tests.control.api_server.viewer import Viewer, account_token, user_of, viewer_of
-from tests.control.kubernetes import OTHER, OTHER_TOKEN, TOKEN, ApiServer, wait_for
+from tests.control.kubernetes import OTHER, OTHER_TOKEN, TOKEN, ApiServer
 from tests.ports import free_ports
 from tests.sdk.cluster.log_server import serving
 from tests.sdk.cluster.namespace import Namespace
+from tests.waiting import wait_until
 
 from rollfleet_api.job import KIND
 from rollfleet_operator.ui.guard import VALID_S, ReviewGuard
@@ -32,7 +33,7 @@ def operator(api_server: ApiServer, labs: tuple[Lab, Lab], start_operator: Start
     running = start_operator(
         ours.namespace, ours.nats, namespaces=(ours.namespace, theirs.namespace), ui_port=free_ports(1)[0]
     )
-    wait_for(lambda: len(viewer_of(running, TOKEN).keys()) == 2)
+    wait_until(lambda: len(viewer_of(running, TOKEN).keys()) == 2)
     return running
 
 
@@ -88,14 +89,14 @@ def test_logs_are_read_with_the_viewers_rights(labs: tuple[Lab, Lab], reader: Vi
             logs[pod].put(line)
         ours.seconds_pass(1.1)  # the API server's times have seconds
     path = f"{JOBS}/{key(ours)}/logs?worker=0&tail=10"
-    wait_for(lambda: reader.get(f"{JOBS}/{key(ours)}/workers")[1][0]["hasPrevious"])
+    wait_until(lambda: reader.get(f"{JOBS}/{key(ours)}/workers")[1][0]["hasPrevious"])
     status, answer = reader.get(path)
     assert status == 403, "the operator's own rights are not lent"
     assert f"you may not read the log of Pod {ours.namespace}/{pods[1]}" in answer["error"]
     ours.grant_everything(user_of(ours, "reader"))
     with serving(logs) as port:
         namespace.node(node, port)
-        wait_for(lambda: reader.get(path)[0] == 200)
+        wait_until(lambda: reader.get(path)[0] == 200)
         # each line is served once
         assert reader.get(f"{path}&previous=true") == (200, {"text": "<b>old</b>\n"})
     assert reader.get(f"{JOBS}/{key(ours)}/logs?worker=1") == (404, {"error": "worker 1 has no pod with a log"})
@@ -109,7 +110,7 @@ def test_the_operator_needs_no_right_for_the_page(
     own_lab.grant_everything(OTHER)  # in its namespace alone: the page may show more
     own_lab.apply()
     running = start_operator(own_lab.namespace, own_lab.nats, token=OTHER_TOKEN, ui_port=free_ports(1)[0])
-    wait_for(lambda: viewer_of(running, TOKEN).keys() == {key(own_lab)})
+    wait_until(lambda: viewer_of(running, TOKEN).keys() == {key(own_lab)})
 
 
 @pytest.mark.parametrize("withdrawn", ["right", pytest.param("account", marks=pytest.mark.slow)])  # kept for 10 s
@@ -124,12 +125,12 @@ def test_what_is_withdrawn_ends_on_open_pages_too(api_server: ApiServer, own_lab
         now_s[0] += VALID_S
         return set(api_server.call(viewer.readable({own_lab.namespace, "default"})))
 
-    wait_for(lambda: readable() == {own_lab.namespace})
+    wait_until(lambda: readable() == {own_lab.namespace})
     if withdrawn == "right":
         revoke()
     else:
         own_lab.delete("ServiceAccount", "reader")
-    wait_for(lambda: readable() == set())
+    wait_until(lambda: readable() == set())
 
 
 @pytest.mark.slow
@@ -137,16 +138,16 @@ def test_only_the_operator_that_leads_serves_the_page(own_lab: Lab, start_progra
     ports, lease = free_ports(2), own_lab.share_a_lease()
     first, second = (Viewer(port, TOKEN) for port in ports)
     program = start_program("first", **lease, ROLLFLEET_UI_PORT=str(ports[0]))
-    wait_for(lambda: listens(first))  # it leads; without the lease it would be ready, too
+    wait_until(lambda: listens(first))  # it leads; without the lease it would be ready, too
     start_program("second", **lease, ROLLFLEET_UI_PORT=str(ports[1]))
     own_lab.apply()
-    wait_for(lambda: first.keys() == {key(own_lab)})
+    wait_until(lambda: first.keys() == {key(own_lab)})
     with pytest.raises(urllib.error.URLError, match="refused"):
         second.get(JOBS)
     program.process.terminate()
     assert program.process.wait(30) == 0
-    wait_for(lambda: listens(second))
-    wait_for(lambda: second.keys() == {key(own_lab)})
+    wait_until(lambda: listens(second))
+    wait_until(lambda: second.keys() == {key(own_lab)})
     moments = second.get(f"{JOBS}/{key(own_lab)}/timeline")[1]
     assert [each["kind"] for each in moments] == ["Created"]
 

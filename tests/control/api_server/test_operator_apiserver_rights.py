@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator, beside
 from tests.control.chart.helm import Helm, Rendered
-from tests.control.kubernetes import AUDIT_LOG, KEY, OTHER, OTHER_TOKEN, ApiServer, wait_for
+from tests.control.kubernetes import AUDIT_LOG, KEY, OTHER, OTHER_TOKEN, ApiServer
 from tests.control.pure import scene
+from tests.waiting import wait_until
 
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.kinds import KINDS
@@ -86,7 +87,7 @@ def live_a_whole_life(lab: Lab) -> None:
     }
     lab.apply(**job, workers=1, autoscale={"minWorkers": 2, "maxWorkers": 3})
     lab.server_pod()
-    wait_for(lambda: lab.run()["spec"]["parallelism"] == 2)
+    wait_until(lambda: lab.run()["spec"]["parallelism"] == 2)
     lab.server_serves()
     lab.run("learner")
     lab.run("evaluation")
@@ -94,14 +95,14 @@ def live_a_whole_life(lab: Lab) -> None:
 
     lab.refuse_pods('pods "x" is forbidden: exceeded quota: gpus')
     lab.wait_condition("Degraded", "QuotaExceeded")
-    wait_for(lambda: ("Warning", "QuotaExceeded") in lab.events())
+    wait_until(lambda: ("Warning", "QuotaExceeded") in lab.events())
     pod = lab.pod(**beside({"terminated": {"exitCode": 1}}))["metadata"]["name"]
-    wait_for(lambda: (lab.get("Pod", pod) or {})["spec"].get("activeDeadlineSeconds"))
+    wait_until(lambda: (lab.get("Pod", pod) or {})["spec"].get("activeDeadlineSeconds"))
     lab.patch("Pod", pod, {"metadata": {"finalizers": ["example.com/kept"]}})
     lab.delete("Pod", pod)  # the operator looks whether its namespace goes, too
     before = lab.run()["metadata"]["uid"]
     lab.apply(**job, image="a:2")
-    wait_for(lambda: [run for run in lab.runs() if run["metadata"]["uid"] != before])
+    wait_until(lambda: [run for run in lab.runs() if run["metadata"]["uid"] != before])
     lab.run()
     for kind, name in (
         ("NetworkPolicy", names.network_policy("cartpole", Role.WORKER)),
@@ -110,14 +111,14 @@ def live_a_whole_life(lab: Lab) -> None:
         ("Deployment", "cartpole-nats"),
     ):
         lab.patch(kind, name, {"metadata": {"labels": {JOB_LABEL: "x"}}})
-        wait_for(lambda kind=kind, name=name: label(lab, kind, name) == "cartpole")  # type: ignore[misc]
+        wait_until(lambda kind=kind, name=name: label(lab, kind, name) == "cartpole")  # type: ignore[misc]
     secret: Any = lab.get("Secret", names.secret("cartpole", Role.WORKER))
     lab.rotate()
-    wait_for(lambda: (lab.get("Secret", secret["metadata"]["name"]) or {})["data"] != secret["data"])
+    wait_until(lambda: (lab.get("Secret", secret["metadata"]["name"]) or {})["data"] != secret["data"])
     lab.learner_says(LearnerPhase.COMPLETE)
     lab.end_run("Complete", role="learner")
-    wait_for(lambda: lab.get(KIND, "cartpole") is None)
-    wait_for(lambda: lab.key not in lab.nats.published)
+    wait_until(lambda: lab.get(KIND, "cartpole") is None)
+    wait_until(lambda: lab.key not in lab.nats.published)
 
 
 def label(lab: Lab, kind: str, name: str) -> str | None:
@@ -142,11 +143,11 @@ def test_every_right_of_the_chart_is_used_and_no_other_is_needed(
         first = start_operator("", own_lab.nats, token=OTHER_TOKEN, namespaces=namespaces, access=scene.OWN)
         live_a_whole_life(own_lab)
         own_lab.apply("other")
-        wait_for(lambda: all(own_lab.get(*each) for each in unwanted))
+        wait_until(lambda: all(own_lab.get(*each) for each in unwanted))
         first.stop()
         # It has no NetworkPolicies, and a NATS of the organisation's.
         second = start_operator("", own_lab.nats, token=OTHER_TOKEN, namespaces=namespaces, network_policies=False)
-        wait_for(lambda: not any(own_lab.get(*each) for each in unwanted))
+        wait_until(lambda: not any(own_lab.get(*each) for each in unwanted))
         second.stop()
     assert used(log.read_text()[began:], own_lab.namespace) == granted(roles)
 
@@ -163,13 +164,13 @@ def bounded(server: ApiServer, shown: Rendered, namespace: str) -> Iterator[None
         created.append(f"{path}/rollfleet-site")
     secret = manifest("v1", "Secret", "password")
     try:
-        wait_for(lambda: "ValidatingAdmissionPolicy" in refusal(server, secret, namespace))
+        wait_until(lambda: "ValidatingAdmissionPolicy" in refusal(server, secret, namespace))
         yield
     finally:
         for path in created:
             server.request("DELETE", path)
         # The API server enforces a deleted policy a moment longer, and the next test makes one of the same name.
-        wait_for(lambda: "ValidatingAdmissionPolicy" not in refusal(server, secret, namespace))
+        wait_until(lambda: "ValidatingAdmissionPolicy" not in refusal(server, secret, namespace))
 
 
 def refusal(server: ApiServer, body: Manifest, namespace: str, *, method: str = "POST", name: str = "") -> str:

@@ -79,12 +79,6 @@ def test_the_api_server_stores_every_manifest_unchanged(site: Site, rendered: Re
         site.request("POST", path, query={"dryRun": "All", "fieldValidation": "Strict"}, body=manifest)
 
 
-def test_restricted_namespace_admits_every_pod(site: Site, rendered: Rendered) -> None:
-    for name, pod in rendered.pods():
-        body = {"metadata": {"name": name}, "spec": pod}
-        site.request("POST", f"/api/v1/namespaces/{site.namespace}/pods", query={"dryRun": "All"}, body=body)
-
-
 def test_an_upgrade_keeps_the_key_and_an_uninstall_the_definition(site: Site) -> None:
     before = site.names()
     site.helm("install", *adopting(before))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.control.kubernetes import find
+from tests.control.chart.helm import find
 from tests.control.pure.scene import Scene, scene
 from tests.pages import blocks
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.control.pure.scene import Scene, scene, wanted
 
+from rollfleet_api.kubernetes_names import ROLE_LABEL
 from rollfleet_api.permissions import Role
 from rollfleet_api.state.verdict import Stage
 from rollfleet_operator import names
@@ -48,17 +49,14 @@ def deletion(scene: Scene, role: Role = Role.WORKER) -> Delete:
     return Delete(run_ref(scene, role), scene.run(role)["metadata"]["uid"])
 
 
+def both_deletions(scene: Scene) -> list[Delete]:
+    return sorted([deletion(scene), deletion(scene, Role.LEARNER)], key=str)
+
+
 def test_new_job_gets_everything_with_what_pods_need_first() -> None:
     actions = planned(replace(scene(), children=()))
     assert all(isinstance(action, Apply) and action.new for action in actions)
     assert [action.manifest["kind"] for action in actions][-1] == "Job"
-
-
-def test_additions_of_the_api_server_and_others_are_left_alone() -> None:
-    before = scene()
-    for child in before.children:
-        before = drifted(before, ref(child), {"metadata": {"labels": {"theirs": "1"}}, "status": {"seen": True}})
-    assert planned(before) == []
 
 
 def test_changed_field_is_repaired() -> None:
@@ -85,26 +83,66 @@ def test_scaling_changes_completions_and_parallelism_together(
     assert action.patch == {"spec": {"completions": 4, "parallelism": 4}}
 
 
+def with_additions(scene: Scene) -> Scene:
+    for child in scene.children:
+        scene = drifted(scene, ref(child), {"metadata": {"labels": {"theirs": "1"}}, "status": {"seen": True}})
+    return scene
+
+
+def with_job_of_others(scene: Scene) -> Scene:
+    theirs = overlay(scene.run(), {"metadata": {"name": "evaluation", "uid": "theirs", "labels": {ROLE_LABEL: None}}})
+    return replace(scene, children=(*scene.children, theirs))
+
+
 THEIR_TEMPLATE = {"spec": {"template": {"spec": {"hostname": "x"}}}}  # the API server refuses to write it again
 THEIR_QUEUE = {"metadata": {"labels": OTHERS}}
 SUSPEND = {"spec": {"suspend": True}}
 LEAVING = {"metadata": {"deletionTimestamp": "2026-11-21T00:00:00Z"}}
 
 
+LEARNS = scene(learner=LEARNER)
+LEFT = LEARNS.ended("Complete", Role.LEARNER)
+FAILED = LEARNS.ended("Failed", Role.LEARNER)
+RETRIED = LEARNS.suspended().ended("Failed", Role.LEARNER)
+QUEUED, OF_THEIR_QUEUE = scene(labels=QUEUE), run_drifted(scene(), THEIR_QUEUE)
+EVALUATED = scene(learner=LEARNER, evaluation={"every": 1})
+
+
+def case(fact: str, found: Scene, *actions: Any, stage: Stage = Stage.LIVE, **options: Any) -> Any:
+    return pytest.param(found, stage, options, [*actions], id=fact)
+
+
 @pytest.mark.parametrize(
-    "found",
+    ("found", "stage", "options", "actions"),
     [
-        pytest.param(scene(), id="as desired"),
-        pytest.param(run_drifted(scene(), THEIR_TEMPLATE), id="another template"),
-        pytest.param(scene().suspended(), id="suspended by another client"),
-        pytest.param(scene(labels=QUEUE).suspended(), id="suspended by its queue"),
-        pytest.param(run_drifted(scene(), THEIR_QUEUE).suspended(), id="in a queue of another client"),
-        pytest.param(run_drifted(scene(), LEAVING).edited(workers=7), id="in deletion"),
-        pytest.param(scene().ended("Complete").edited(workers=5), id="finished"),
+        case("as desired", scene()),
+        case("with additions of others", with_additions(scene())),
+        case("of another template", run_drifted(scene(), THEIR_TEMPLATE)),
+        case("suspended by another client", scene().suspended()),
+        case("beside a Job of others with its labels", with_job_of_others(scene())),
+        case("suspended by its queue", QUEUED.suspended()),
+        case("in a queue of another client", OF_THEIR_QUEUE.suspended()),
+        case("in deletion", run_drifted(scene(), LEAVING).edited(workers=7)),
+        case("finished", scene().ended("Complete").edited(workers=5)),
+        case("whose successor cannot be built", scene(image="a:1").edited(image="a:2"), blocked=True),
+        case("of a complete job, which may leave by itself", scene(), stage=Stage.COMPLETE, lingering=True),
+        case("of a complete job, which stops", FAILED, Change(run_ref(FAILED), SUSPEND), stage=Stage.COMPLETE),
+        case("of a failed job, which stops", FAILED, Change(run_ref(FAILED), SUSPEND), stage=Stage.FAILED),
+        case("of a complete job, stopped", FAILED.suspended(), stage=Stage.COMPLETE),
+        case("of a failed job, stopped", FAILED.suspended(), stage=Stage.FAILED),
+        case("of a complete job, missing", replace(FAILED, children=FAILED.children[:-2]), stage=Stage.COMPLETE),
+        case("of a failed job, missing", replace(FAILED, children=FAILED.children[:-2]), stage=Stage.FAILED),
+        case("of an ended job, which its queue would resume", QUEUED, deletion(QUEUED), stage=Stage.FAILED),
+        case("so, too, if it got its queue later", OF_THEIR_QUEUE, deletion(OF_THEIR_QUEUE), stage=Stage.FAILED),
+        case("failed and stopped, on a retry", RETRIED, *both_deletions(RETRIED), stage=Stage.RETRY),
+        case("of a learner whose pod was removed", LEFT, deletion(LEFT, Role.LEARNER)),
+        case("of a learner whose pod was removed at the end", LEFT, stage=Stage.COMPLETE, lingering=True),
+        case("of no learner", EVALUATED.edited(learner=None), deletion(EVALUATED, Role.LEARNER)),
+        case("of no evaluation", EVALUATED.edited(evaluation=None), deletion(EVALUATED, Role.EVALUATION)),
     ],
 )
-def test_run_is_left_alone(found: Scene) -> None:
-    assert planned(found) == []
+def test_plan_for_a_run(found: Scene, stage: Stage, options: Any, actions: list[Any]) -> None:
+    assert sorted(planned(found, stage, **options), key=str) == actions
 
 
 @pytest.mark.parametrize(("before", "after"), [(QUEUE, OTHERS), (QUEUE, {}), ({}, QUEUE)])
@@ -123,7 +161,7 @@ def test_suspended_job_has_no_runs(labels: dict[str, str], end: str, blocked: bo
     before = before.ended(end) if end else before
     suspended = before.edited(suspend=True)
     deleted = planned(suspended, blocked=blocked)
-    assert sorted(deleted, key=str) == sorted([deletion(before), deletion(before, Role.LEARNER)], key=str)
+    assert sorted(deleted, key=str) == both_deletions(before)
     without = replace(suspended, children=tuple(each for each in before.children if each["kind"] != "Job"))
     assert planned(without, blocked=blocked) == []
 
@@ -134,25 +172,6 @@ def test_changed_template_makes_a_new_run_before_the_old_one_goes() -> None:
     assert isinstance(created, Apply)
     assert deleted == deletion(before)
     assert run_ref(before) != ref(created.manifest)
-
-
-def test_runs_stay_if_their_successors_cannot_be_built() -> None:
-    assert planned(scene(image="a:1").edited(image="a:2"), blocked=True) == []
-
-
-@pytest.mark.parametrize("stage", [Stage.COMPLETE, Stage.FAILED])
-def test_runs_of_an_ended_job_stop_and_stay_for_their_logs(stage: Stage) -> None:
-    before = scene(learner=LEARNER).ended("Failed", Role.LEARNER)
-    (action,) = planned(before, stage)
-    assert action == Change(run_ref(before), {"spec": {"suspend": True}})
-    assert planned(before.suspended(), stage) == []
-    assert planned(replace(before, children=before.children[:-2]), stage) == []  # and none is created
-
-
-def test_learner_whose_pod_was_removed_starts_again() -> None:
-    before = scene(learner=LEARNER).ended("Complete", Role.LEARNER)
-    assert planned(before) == [deletion(before, Role.LEARNER)]
-    assert planned(before, Stage.COMPLETE, lingering=True) == []
 
 
 def test_pod_that_others_of_its_containers_keep_ends_with_its_own() -> None:
@@ -166,26 +185,3 @@ def test_pod_that_others_of_its_containers_keep_ends_with_its_own() -> None:
     failed = before.exited(phase="Failed", reason="DeadlineExceeded")
     failed.pods[0]["spec"] |= {"activeDeadlineSeconds": 1}
     assert planned(failed, Stage.COMPLETE, lingering=True) == [Change(run_ref(before, Role.LEARNER), SUSPEND)]
-
-
-def test_run_of_an_ended_job_that_a_scheduler_would_resume_is_deleted() -> None:
-    before = scene(labels=QUEUE)
-    assert planned(before, Stage.FAILED) == [deletion(before)]
-    defaulted = run_drifted(scene(), THEIR_QUEUE)
-    assert planned(defaulted, Stage.FAILED) == [deletion(defaulted)]
-
-
-def test_workers_of_a_complete_job_may_leave_by_themselves() -> None:
-    assert planned(scene(), Stage.COMPLETE, lingering=True) == []
-
-
-def test_failed_and_stopped_runs_are_deleted_on_a_retry() -> None:
-    before = scene(learner=LEARNER).suspended().ended("Failed", Role.LEARNER)
-    deleted = planned(before, Stage.RETRY)
-    assert sorted(deleted, key=str) == sorted([deletion(before), deletion(before, Role.LEARNER)], key=str)
-
-
-def test_run_of_a_role_that_is_no_longer_wanted_is_deleted() -> None:
-    before = scene(learner=LEARNER, evaluation={"every": 1})
-    assert planned(before.edited(learner=None)) == [deletion(before, Role.LEARNER)]
-    assert planned(before.edited(evaluation=None)) == [deletion(before, Role.EVALUATION)]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.control.api_server.operator_program import OperatorProgram
-from tests.control.kubernetes import ABSENT, PROGRAMS, ApiServer, find, serve_definition
+from tests.control.chart.helm import find
+from tests.control.kubernetes import ABSENT, PROGRAMS, ApiServer, serve_definition
 from tests.control.wire.job_nats import OrganisationNats, Site
 
 

@@ -1,6 +1,7 @@
 """A worker sends many large messages: the operator keeps little of them, and no other job loses any."""
 
 import time
+from typing import Any
 
 import pytest
 from tests.control.wire.job_nats import Site
@@ -60,10 +61,11 @@ async def test_of_a_flood_a_limited_number_is_read(site: Site) -> None:
     assert 0 < site.nats.dropped_messages <= 2 * job.spec.workers + SPARE
 
 
-async def test_messages_of_invented_workers_are_dropped_and_counted(site: Site) -> None:
-    job = await site.start(workers=2)
+async def test_invalid_messages_and_those_of_invented_workers_are_dropped_and_counted(site: Site) -> None:
+    job = await site.start(workers=3)
     subjects = subjects_of(job)
-    beats = {subjects.worker(2): failed(2), f"{subjects.worker(0)}0": failed(0), subjects.worker(1): failed(0)}
+    beats: dict[str, Any] = {subjects.worker(3): failed(3), f"{subjects.worker(0)}0": failed(0)}
+    beats |= {subjects.worker(1): failed(0), subjects.worker(2): b"\xff{"}
     await site.speak(job, Role.WORKER, {**beats, subjects.worker(0): failed(0)})
     found = await site.heard(job, lambda _: site.nats.dropped_messages >= len(beats))
     assert list(found.workers) == [0]

@@ -120,15 +120,6 @@ async def test_heartbeats_outlast_a_server_and_a_restarted_operator_waits_for_al
     assert len((await site.nats.heartbeats(job)).workers) == 700
 
 
-async def test_invalid_heartbeat_is_ignored(site: Site) -> None:
-    job = await site.start(workers=3)
-    subjects = subjects_of(job)
-    posing = {subjects.worker(0): b"\xff{", subjects.worker(2): WORKER}
-    await site.speak(job, Role.WORKER, posing | {subjects.worker(1): WORKER})
-    heard = await site.heard(job, lambda found: bool(found.workers))
-    assert heard.workers == {1: WORKER}
-
-
 async def test_nats_that_is_away_is_reported_within_ten_seconds(site: Site) -> None:
     job = site.job()
     server = site.server(job)

@@ -15,7 +15,6 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.publication import subjects_of
 from rollfleet_operator import names
 
-QUIET_S = 0.3  # how long nothing must come
 USERS = pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER])
 
 
