@@ -1,4 +1,4 @@
-"""`helm upgrade` under a job that runs: another chart, another operator, another image for workers to come."""
+"""Jobs under `helm upgrade` (another chart, operator, image for workers to come), and under the next installation."""
 
 import re
 import shutil
@@ -30,6 +30,16 @@ def test_an_upgrade_restarts_neither_workers_nor_learner_nor_nats(
         assert lab.uids("worker", "learner", "nats") == jobs
     finally:
         release.install()
+
+
+def test_new_installation_takes_over_the_jobs(release: Release, lab: Lab, counting: dict[str, Any]) -> None:
+    counting["spec"]["suspend"] = True
+    lab.apply(counting)
+    lab.kubectl("wait", "collectorjob/counting", "--for=condition=Suspended", "--timeout=60s")
+    release.uninstall()
+    release.install()
+    lab.patch("counting", suspend=False)
+    lab.wait_for_frames("counting", more_than=0)
 
 
 def installed(release: Release, component: str) -> set[str]:

@@ -13,7 +13,7 @@ import kopf
 from tests.api.job_data import SMALLEST, job_data
 from tests.control.kubernetes import ApiServer
 from tests.control.pure.nats_in_memory import NatsInMemory
-from tests.control.pure.scene import SHARED
+from tests.control.pure.scene import SHARED, pod_of
 from tests.waiting import wait_until
 
 from rollfleet_api.job import KIND, CollectorJob
@@ -247,29 +247,7 @@ class Lab:
 
     def pod(self, index: int = 0, *, role: str = "worker", node: Any = None, **state: Any) -> Manifest:
         """A pod of a role, as the Job controller would make it, in this state (its `status`, in YAML's words)."""
-        run = self.run(role)
-        template = run["spec"]["template"]
-        owner = {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "name": run["metadata"]["name"],
-            "uid": run["metadata"]["uid"],
-        }
-        pod = self.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {
-                    "generateName": f"{run['metadata']['name']}-{index}-",
-                    "labels": template["metadata"]["labels"],
-                    "annotations": template["metadata"]["annotations"]
-                    | {"batch.kubernetes.io/job-completion-index": str(index)},
-                    "ownerReferences": [{**owner, "controller": True}],
-                },
-                "spec": {**template["spec"], "nodeName": node},
-            }
-        )
-        return self.patch("Pod", pod["metadata"]["name"], {"status": state}, "status")
+        return self._pod(self.run(role), index, node, state)
 
     def rotate(self) -> None:
         """Ask for new credentials."""
@@ -277,11 +255,11 @@ class Lab:
 
     def server_pod(self, **state: Any) -> Manifest:
         """The pod of the job's NATS server, as its ReplicaSet would make it, in this state."""
-        deployment: Manifest = wait_until(lambda: self.get("Deployment", "cartpole-nats"))
-        template = deployment["spec"]["template"]
-        metadata = {"generateName": "cartpole-nats-", **template["metadata"]}
-        spec = {**template["spec"], "nodeName": "n"}
-        pod = self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        return self._pod(wait_until(lambda: self.get("Deployment", "cartpole-nats")), 0, "n", state)
+
+    def _pod(self, run: Manifest, index: int, node: str | None, state: Manifest) -> Manifest:
+        name = {"metadata": {"generateName": f"{run['metadata']['name']}-{index}-"}}
+        pod = self.create(overlay(pod_of(run, index, node=node), name))
         return self.patch("Pod", pod["metadata"]["name"], {"status": state}, "status")
 
     def server_serves(self) -> None:

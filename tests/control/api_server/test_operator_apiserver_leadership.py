@@ -127,13 +127,3 @@ def test_an_operator_that_cannot_renew_writes_nothing_until_it_can(
     assert {verb for verb, resource in requests_of_other(api_server, log_length) if resource != "leases"} <= READS
     elsewhere.grant_everything(OTHER)
     assert image_of_a_new_job(own_lab, "a") == operator.image
-
-
-@pytest.mark.slow
-def test_an_operator_that_could_not_renew_goes_on_if_no_other_took_the_lease(own_lab: Lab, start: StartProgram) -> None:
-    operator = start("first")
-    operator.process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: since_renewal_s(own_lab) > VALID_S)
-    operator.process.send_signal(signal.SIGCONT)
-    assert image_of_a_new_job(own_lab, "a") == operator.image
-    assert operator.process.poll() is None

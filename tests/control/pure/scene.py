@@ -90,24 +90,10 @@ class Scene:
 
     def pod(self, index: int = 0, *, role: Role = Role.WORKER, age_s: float = 60, **state: Any) -> "Scene":
         """A pod of the run, in this state (the pod's `status`, in YAML's words)."""
-        run = self.run(role)
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": f"{run['metadata']['name']}-{index}-{len(self.pods)}",
-                "namespace": "lab",
-                "uid": f"pod-{len(self.pods)}",
-                "resourceVersion": "7",
-                "labels": run["spec"]["template"]["metadata"]["labels"],
-                "annotations": run["spec"]["template"]["metadata"]["annotations"] | {INDEX_LABEL: str(index)},
-                "ownerReferences": [{"kind": run["kind"], "uid": run["metadata"]["uid"]}],
-                "creationTimestamp": format_time(self.now_s - age_s),
-            },
-            "spec": {**deepcopy(run["spec"]["template"]["spec"]), "nodeName": "n"},
-            "status": state,
-        }
-        return replace(self, pods=(*self.pods, pod))
+        run, number = self.run(role), len(self.pods)
+        stored = {"name": f"{run['metadata']['name']}-{index}-{number}", "namespace": "lab", "uid": f"pod-{number}"}
+        stored |= {"resourceVersion": "7", "creationTimestamp": format_time(self.now_s - age_s)}
+        return replace(self, pods=(*self.pods, overlay(pod_of(run, index), {"metadata": stored, "status": state})))
 
     def running(self, *indices: int) -> "Scene":
         scene = self
@@ -195,6 +181,18 @@ class Scene:
 def scene(**spec: Any) -> Scene:
     """Return a scene in which all children of a job with this spec were created."""
     return Scene(a_job(**spec)).with_children()
+
+
+def pod_of(run: Manifest, index: int = 0, *, node: str | None = "n") -> Manifest:
+    """Return a pod of a run, as the controller of the run would make it."""
+    template, owner = run["spec"]["template"], {"name": run["metadata"]["name"], "uid": run["metadata"]["uid"]}
+    metadata = {
+        "labels": template["metadata"]["labels"],
+        "annotations": template["metadata"]["annotations"] | {INDEX_LABEL: str(index)},
+        "ownerReferences": [{"apiVersion": run["apiVersion"], "kind": run["kind"], "controller": True, **owner}],
+    }
+    spec = {**deepcopy(template["spec"]), "nodeName": node}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def stored_pod(index: int, version: int = 7) -> Manifest:
