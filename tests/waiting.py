@@ -12,5 +12,5 @@ def wait_until(look: Callable[[], T | None], timeout_s: float = 60.0) -> T:
     end = time.monotonic() + timeout_s
     while not (found := look()):
         assert time.monotonic() < end, "the condition did not become true"
-        time.sleep(0.01)
+        time.sleep(0.005)
     return found
