@@ -170,9 +170,11 @@ def user(lab: Lab, name: str, kubeconfig: Path, *, role: str = "") -> Iterator[N
     config["users"] = [{"name": name, "user": {"token": token}}]
     config["contexts"][0]["context"] |= {"user": name, "namespace": lab.namespace}
     kubeconfig.write_text(yaml.safe_dump(config))
-    yield
-    if role:
-        lab.release.kubectl("delete", "rolebinding", binding)
+    try:
+        yield
+    finally:
+        if role:
+            lab.release.kubectl("delete", "rolebinding", binding)
 
 
 def restricted(namespace: str) -> str:
