@@ -1,16 +1,14 @@
 """`rollfleet validate`: files, exit codes, and the checks against this machine."""
 
-import importlib
 import io
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.api.job_data import job_data
 
-from rollfleet.cli.validate import check_environment, importing_from, validate
+from rollfleet.cli.validate import check_environment, validate
 from rollfleet_api.documents import read_documents
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.validation import JobErrors
@@ -184,11 +182,3 @@ def test_a_job_with_its_own_code_is_not_checked_against_installed_packages(bring
     assert run("-", stdin=with_env(f"{{entrypoint: 'no_such_module:make', {wrappers}}}", f"  {brings}\n"))[0] == 0
     assert run("-", stdin=with_env("{id: Zzzzzzzzzzzz-v0}", f"  {brings}\n"))[0] == 0
     assert run("-", stdin=with_env("{id: CartPole-v9}", f"  {brings}\n"))[0] == 1
-
-
-def test_a_file_beside_a_job_takes_the_place_of_no_installed_module(tmp_path: Path) -> None:
-    """A `gymnasium.py` there was executed, also for a job that names no code."""
-    (tmp_path / "tabnanny.py").write_text("raise AssertionError")
-    sys.modules.pop("tabnanny", None)
-    with importing_from(tmp_path):
-        assert Path(str(importlib.import_module("tabnanny").__file__)).parent != tmp_path

@@ -78,9 +78,9 @@ def test_each_rank_goes_on_without_a_batch_that_cannot_be_read(connect: Connect,
     controls, calls = server.hear_control(), [begin(next, leader), begin(next, other)]
     wait_until(lambda: controls and controls[-1].round)
     meta = BatchMeta(session=controls[-1].session, round=1, version=1, frames=6)
-    for worker in range(WORKERS):  # the first of each rank sends too many frames
-        sent = fragment(float(worker), steps=5000 if worker < 2 else 3)
-        server.worker_transport(worker).send(sent, meta)
+    sizes: list[dict[str, int]] = [{"steps": 5000}, {"envs": 5000, "steps": 1}, {}, {}]
+    for worker, size in enumerate(sizes):  # the first of each rank sends too many frames
+        server.worker_transport(worker).send(fragment(float(worker), **size), meta)
     assert [call.result(60)["observation"].unique().tolist() for call in calls] == [[2.0], [3.0]]
 
 
@@ -256,48 +256,16 @@ def test_a_completed_job_does_not_end_ranks_that_come_before_the_next_rank_0(ser
     assert [len(each) for each in running.result(PATIENCE_S)] == [2, 2]
 
 
-def rank_1(server: Server, connect: Connect, *, session: int = 1, round_: int = 3) -> tuple[Collector, Sender, Sender]:
-    """Return rank 1 of 2, whose leader is in this session and round, and its workers, 1 and 3."""
-    server.own(**SENT | {"mode": "Sync", "collect": {"framesPerBatch": 64}})
-    admin = server.link()
-    control = Control(session=session, phase=LearnerPhase.RUN, round=round_, version=1)
-    admin.call(admin.on_ask(Ask.CONTROL, lambda: admin.publish(admin.subjects.control, pack(control))))
-    return connect(rank=1, ranks=2), Sender(server, 1), Sender(server, 3)
-
-
-def of_workers(collector: Collector) -> list[float]:
-    """Return the value that each worker has sent for the next round."""
-    return [float(value) for value in next(collector)["observation"][::2].mean((1, 2))]
-
-
 def test_a_round_that_rank_0_has_left_is_not_waited_for(server: Server, connect: Connect) -> None:
-    collector, one, three = rank_1(server, connect)
+    server.own(**SENT | {"mode": "Sync", "collect": {"framesPerBatch": 64}})
+    admin, control = server.link(), Control(session=1, phase=LearnerPhase.RUN, round=3, version=1)
+    admin.call(admin.on_ask(Ask.CONTROL, lambda: admin.publish(admin.subjects.control, pack(control))))
+    collector, one, three = connect(rank=1, ranks=2), Sender(server, 1), Sender(server, 3)
     one.send(1.3, round_=3)
     one.send(1.4, round_=4)
     three.send(3.4, round_=4)
-    assert of_workers(collector) == pytest.approx([1.4, 3.4])
+    assert next(collector)["observation"][::2].mean((1, 2)).tolist() == pytest.approx([1.4, 3.4])
     assert collector.stats().stale == 1
-
-
-def test_fragments_for_an_earlier_session_are_dropped(server: Server, connect: Connect) -> None:
-    collector, *senders = rank_1(server, connect, session=2, round_=9)
-    for number, sender in enumerate(senders, 1):
-        sender.send(0.0, session=1, round_=8)
-        sender.send(float(number), session=2, round_=9)
-    assert of_workers(collector) == [1.0, 2.0]
-    assert collector.stats().stale == 2
-
-
-def test_a_fragment_collected_twice_is_yielded_once(server: Server, connect: Connect) -> None:
-    collector, one, three = rank_1(server, connect)
-    one.send(1.0, 1.1, round_=3)
-    three.send(3.0, round_=3)
-    assert of_workers(collector) == [1.0, 3.0]
-    one.send(1.2, round_=3)
-    one.send(1.4, round_=4)
-    three.send(3.4, round_=4)
-    assert of_workers(collector) == pytest.approx([1.4, 3.4])
-    assert (collector.stats().repeated, collector.stats().stale) in ((1, 1), (0, 2))  # before or after it was yielded
 
 
 def test_rank_0_reports_the_frames_of_all_ranks(server: Server, connect: Connect) -> None:

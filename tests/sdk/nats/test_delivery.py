@@ -2,24 +2,22 @@
 
 import json
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import pytest
 import torch
-from tests.job_server import Connect, Server, actor_critic, lose_next
-from tests.sdk.nats.numbered_batches import ASYNC, META, SYNC, fragment, of, publish, values
+from tests.job_server import Connect, Server, lose_next
+from tests.sdk.nats.numbered_batches import ASYNC, META, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
 
 from rollfleet import Collector
 from rollfleet.errors import LearnerReplaced
 from rollfleet.nats import intake, receiver
-from rollfleet.nats.intake import WINDOW_BYTES
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.wire.fragment_message import pack_fragment, unpack_fragment
 from rollfleet_api.job import Compression
-from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack
+from rollfleet_api.messages import Control, LearnerPhase, WorkerState
 from rollfleet_api.permissions import Role
 
 PLAIN = {"compression": "None"}  # equal numbers would make small batches
@@ -29,19 +27,6 @@ LARGE = 100_000  # numbers of an observation: batches of 3.2 MB, which the learn
 
 def run(transport: NatsTransport) -> Control:
     return Control(session=transport.resumed.session, phase=LearnerPhase.RUN, round=0, version=0)
-
-
-def test_a_batch_sent_twice_is_received_once(server: Server, connect: Connect) -> None:
-    server.own(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 8}})
-    collector, link = connect(), server.link(Role.WORKER)
-    for sequence in (0, 1, 1, 0):
-        publish(link, float(sequence), of(0, sequence))
-    assert values(collector, 2) == [0.0, 1.0]
-    for sequence in (1, 0, 2):
-        publish(link, float(sequence), of(0, sequence))
-    publish(link, 10.0, of(1, 0))
-    assert values(collector, 2) == [2.0, 10.0]
-    assert collector.stats().missed == 0
 
 
 @pytest.mark.parametrize("compression", [*Compression])
@@ -137,24 +122,6 @@ def test_corrupt_batches_are_dropped_and_counted_and_later_ones_arrive(server: S
     assert collector.stats().corrupt == 5
 
 
-def test_half_a_batch_of_a_dead_worker_does_not_block_its_next_incarnation(server: Server, connect: Connect) -> None:
-    job, dead = server.own(**RANDOM), server.link(Role.WORKER)
-    learner = server.learner_transport()
-    collector, transport = Collector.over(learner, job), server.worker_transport(0, dead)
-    dead.call(dead.publish(dead.subjects.worker(0), pack(WorkerStatus(worker=0, incarnation=0, process=9))))
-    publish(dead, 1.0, of(0, 0), chunk_bytes=256, chunks=slice(2))  # then it dies
-    wait_until(learner.workers)
-    transport.close()
-    alive = server.worker_transport(0)
-    alive.report(WorkerStatus(worker=0, incarnation=0))
-    learner.control(run(learner))
-    wait_until(lambda: alive.control)
-    assert alive.incarnation == 1
-    sending = alive.send(fragment(2.0), META)
-    assert values(collector, 1) == [2.0]
-    sending.delivered.result(5)
-
-
 @pytest.mark.parametrize("size", [4, LARGE])
 def test_batches_sent_at_once_arrive_in_their_order(size: int, server: Server, connect: Connect) -> None:
     server.own(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 2}})
@@ -163,16 +130,6 @@ def test_batches_sent_at_once_arrive_in_their_order(size: int, server: Server, c
         transport.send(fragment(float(number), size=size), META)
     assert values(collector, 6) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert collector.stats().repeated == collector.stats().missed == 0
-
-
-def test_batches_of_several_workers_beyond_the_window_arrive(server: Server, connect: Connect) -> None:
-    server.own(**RANDOM)
-    collector = connect()
-    transports = [server.worker_transport(index) for index in range(2)]
-    for index, transport in enumerate(transports):
-        transport.send(fragment(float(index), envs=1, size=WINDOW_BYTES // 15), META)
-    assert sorted(values(collector, 2)) == [0.0, 1.0]
-    assert collector.stats().bytes > 2 * WINDOW_BYTES
 
 
 def test_batches_stay_whole_when_their_worker_may_be_further_ahead(server: Server, connect: Connect) -> None:
@@ -203,14 +160,6 @@ def test_a_kept_batch_fits_a_server_that_comes_back_with_a_smaller_limit(server:
     collector = connect()
     assert values(collector, 1) == [5.0]
     assert collector.stats().corrupt == 0
-
-
-def test_chunks_fit_the_servers_max_payload(server: Server, connect: Connect) -> None:
-    restart(server, max_payload=4096)
-    server.start_workers(**SYNC | {"collect": {"framesPerBatch": 1024}})
-    with connect(actor_critic()) as collector:
-        assert [batch.shape for batch in islice(collector, 3)] == [(8, 128)] * 3
-        assert collector.stats().bytes / 6 > 4 * 4096
 
 
 def test_a_worker_that_waits_for_the_learner_leaves_when_the_job_completes(server: Server) -> None:

@@ -4,24 +4,17 @@ from dataclasses import replace
 from typing import Any
 
 from tests.job_server import Connect, Server
-from tests.sdk.batch_sender import Sender
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
 
-from rollfleet import Collector
 from rollfleet.wire.codec import LARGEST_BATCH_BYTES
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import WorkerStatus, pack
 from rollfleet_api.permissions import Role
-from rollfleet_api.transfers import BatchMeta, KeptBatch, Offer
+from rollfleet_api.transfers import KeptBatch, Offer
 
 ASYNC: dict[str, Any] = {"mode": "Async", "workers": 2, "policy": {"random": {}}, "delivery": {"maxBatchesAhead": 4}}
-SYNC: dict[str, Any] = ASYNC | {
-    "mode": "Sync",
-    "env": {"id": "CartPole-v1", "numEnvs": 2},
-    "collect": {"framesPerBatch": 12},
-}
 
 
 def test_floods_and_forged_offers_keep_no_batch_of_another_worker_from_the_learner(
@@ -63,16 +56,3 @@ def test_heartbeats_of_workers_outside_the_job_are_ignored(server: Server, conne
         link.call(link.publish(link.subjects.worker(worker), status), timeout_s=5)
     wait_until(lambda: 1 in collector.versions())
     assert set(collector.versions()) == {1}
-
-
-def test_a_fragment_larger_than_the_jobs_is_dropped(server: Server) -> None:
-    """Else the other fragments of its round would be padded to its length, or all of its rows to theirs."""
-    job, learner = server.own(**SYNC), server.learner_transport()
-    collector, hostile = Collector.over(learner, job), server.worker_transport(1)
-    meta = BatchMeta(session=learner.resumed.session, round=1, version=1, frames=6)
-    for sent in (fragment(1.0, steps=5000), fragment(1.0, envs=5000, steps=1), fragment(2.0)):
-        hostile.send(sent, meta)
-    Sender(server, 0).send(0.0, session=meta.session, round_=1)
-    wait_until(lambda: collector.stats().corrupt == 2)  # else the round would not wait for its third one
-    assert next(collector)["observation"].mean(dim=(1, 2)).tolist() == [0.0, 0.0, 2.0, 2.0]
-    assert collector.stats().corrupt == 2

@@ -267,14 +267,10 @@ def test_messages_of_workers_outside_the_job_are_ignored() -> None:
     assert not learner.ask()
 
 
-@pytest.mark.parametrize("offered", [True, False], ids=["its offer", "each other"])
-def test_chunks_that_contradict_each_other_or_their_offer_end_their_batch(offered: bool) -> None:
+def test_chunks_that_contradict_their_offer_end_their_batch() -> None:
     learner = Learner()
-    if offered:
-        learner.offered(0, offer((20, 2)))
-        learner.ask()
-    else:
-        learner.add(cut(20, of(0, 0), 10)[0])
+    learner.offered(0, offer((20, 2)))
+    learner.ask()
     with pytest.raises(MessageCorrupt, match="disagree"):
         learner.add(cut(30, of(0, 0), 10)[0])
     first, second = cut(20, of(0, 0), 10)

@@ -240,13 +240,6 @@ def test_weights_of_another_size_name_the_parameter_and_take_little_memory(
             wait_until(lambda: inbox.newest() is not None)
 
 
-def test_another_parameter_is_named(versions: Versions) -> None:
-    inbox = versions.inbox()
-    versions.send(chunks(1, layout(name="bias")))
-    with pytest.raises(WeightMismatch, match="bias: the learner has it, the policy here does not"):
-        wait_until(lambda: inbox.newest() is not None)
-
-
 def test_a_damaged_version_is_skipped_and_the_next_one_is_used(
     versions: Versions, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,16 +1,13 @@
 """Lazy parameters are initialised before a policy acts, and before its weights are read."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
-from tests.job_server import Server
 from tests.sdk.places import Collect
 from torch import Tensor, nn
 
-from rollfleet import Collector
 from rollfleet.errors import EnvironmentInvalid, PolicyInvalid, WeightMismatch
 from rollfleet.policies.lazy import initialise, initialise_as_learner, is_lazy
 
@@ -118,18 +115,5 @@ def test_a_lazy_policy_from_a_factory_is_initialised(collect: Collect) -> None:
     policy(torch.zeros(2, 4))
     collector.update_policy_weights_(policy)
     batch = next(collector)
-    with torch.no_grad():
-        torch.testing.assert_close(batch["logits"], policy.net(batch["observation"]))
-
-
-def test_a_lazy_policy_of_a_job_is_initialised_in_the_learner_and_its_workers(
-    server: Server, connect: Callable[..., Collector]
-) -> None:
-    spec = {"env": {"id": "CartPole-v1", "numEnvs": 2}, "collect": {"framesPerBatch": 32}}
-    job = server.own(policy={"entrypoint": f"{__name__}:Lazy"}, **spec)
-    server.start_worker(job, 0)
-    policy = Lazy()
-    with connect(policy) as collector:
-        batch = next(collector)
     with torch.no_grad():
         torch.testing.assert_close(batch["logits"], policy.net(batch["observation"]))

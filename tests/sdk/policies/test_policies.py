@@ -1,7 +1,6 @@
 """Policies: which one acts, on which device, how it explores, and on which random numbers."""
 
 import random
-import sys
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -57,18 +56,6 @@ def test_a_factory_is_called_with_the_spaces_of_one_environment(collect: Collect
     batch = next(collect("CartPole-v1", policy_factory=make, **SMALL))
     assert (batch["action"] == 1).all()
     assert batch["spaces"].flatten(0, 1).unique(dim=0).tolist() == [[4, 2]]
-
-
-def test_a_factory_by_name_is_imported_on_the_worker(
-    collect: Collect, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = "def make(observations, actions):\n    return lambda seen: seen.new_ones(len(seen)).long()\n"
-    (tmp_path / "policy_by_name.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert "policy_by_name" not in sys.modules
-    batch = next(collect("CartPole-v1", policy_factory="policy_by_name:make", **SMALL))
-    assert (batch["action"] == 1).all()
-    sys.modules.pop("policy_by_name", None)
 
 
 @pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")  # torch's, of 3.13.0 alone

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.job_server import Connect, Server
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
-from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet.errors import ConnectionFailed, JobEnded, JobInvalid
@@ -116,19 +115,6 @@ def test_an_observer_that_does_not_read_its_connection_delays_no_one(server: Ser
         assert values(collector, 30) == [float(number) for number in range(30)]
         sending.delivered.result(10)
         assert collector.stats().missed == 0
-
-
-def test_nats_can_be_killed_and_restarted(server: Server, connect: Connect, observe: Observe) -> None:
-    server.own(**ASYNC)
-    collector, link = connect(), server.link(Role.LEARNER)
-    observer, transport = observe(link=link), server.worker_transport(0)
-    transport.send(fragment(0.0), META)
-    assert values(collector, 1) == seen_by(observer, 1) == [0.0]
-    server.kill()
-    server.start_again()
-    wait_until(lambda: link.client.is_connected)
-    transport.send(fragment(1.0), META)
-    assert values(collector, 1) == seen_by(observer, 1) == [1.0]
 
 
 def test_an_observer_ends_after_the_last_batch_of_a_complete_job(server: Server, observe: Observe) -> None:
