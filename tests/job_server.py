@@ -1,6 +1,7 @@
 """A real nats-server with the users, permissions and stream of the job `default/test`, and workers in threads."""
 
 import asyncio
+import json
 import logging
 import signal
 import threading
@@ -8,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import torch
@@ -19,7 +20,7 @@ from tests.waiting import wait_until
 from torch import nn
 
 from rollfleet import ActorCritic, Collector
-from rollfleet.nats.embedded_server import NatsServer, start_nats_server
+from rollfleet.nats.embedded_server import CONFIG, NatsServer, start_nats_server
 from rollfleet.nats.job_source import JobOwner
 from rollfleet.nats.link import Link
 from rollfleet.nats.transport import NatsTransport
@@ -34,6 +35,8 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.ranks import ALONE, Rank
 from rollfleet_api.subjects import Ask, Subjects
 from rollfleet_api.validation import parse_job
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +126,24 @@ class Server:
         link.call(link.ask(Ask.CONTROL), timeout_s=60)
         return heard
 
+    def hear(self, subject: str, kind: type[T]) -> list[T]:
+        """Return the messages on a subject from now on; the list grows."""
+        link, heard = self.link(), list[T]()
+        link.call(link.listen(subject, kind, heard.append), timeout_s=60)
+        return heard
+
+    def heard(self, subject: str, matches: Callable[[bytes], object]) -> threading.Event:
+        """Return an event that is set when a matching message comes."""
+        link, event = self.link(), threading.Event()
+
+        async def hear(message: Msg) -> None:
+            if matches(message.data):
+                event.set()
+
+        link.call(link.client.subscribe(subject, cb=hear))
+        link.call(link.flush())
+        return event
+
     def worker_transport(self, index: int, link: Link | None = None) -> NatsWorkerTransport:
         """Join the owned job as a worker that does nothing by itself. It ends when this server does."""
         assert self._job
@@ -143,9 +164,16 @@ class Server:
         self._running.child.kill(signal.SIGKILL)
         self._loop.run(self._running.child.wait())
 
-    def start_again(self) -> None:
-        """Start it after `kill`: on the same port, with the same users, and empty."""
+    def start_again(self, **changes: object) -> None:
+        """Start it after `kill`: on the same port, with the same users and these changes of its settings, and empty."""
+        config = self.folder / CONFIG
+        config.write_text(json.dumps(json.loads(config.read_text()) | changes))
         self._loop.run(self._running.start_again())
+
+    def restart(self, **changes: object) -> None:
+        """Kill it, and start it again."""
+        self.kill()
+        self.start_again(**changes)
 
     def stop(self) -> None:
         try:

@@ -3,9 +3,10 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.running import output_of
 
 
 def shown_by(notebook: Path, folder: Path) -> str:
@@ -14,7 +15,6 @@ def shown_by(notebook: Path, folder: Path) -> str:
     command = [sys.executable, "-m", "pytest", "--nbmake", "--overwrite", "-p", "no:asyncio", copy.name]
     # An import of envpool in the process of the tests names another backend, which draws nothing in a notebook.
     environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    output_of(*command, cwd=folder, env=environment)
     outputs = [each for cell in json.loads(copy.read_text())["cells"] for each in cell.get("outputs", ())]
     return "".join("".join(each.get("text") or each.get("data", {}).get("text/plain", "")) for each in outputs)

@@ -2,9 +2,10 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.running import output_of
 
 BLOCK = re.compile(r"^ *```(\w+)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 """A block's language and text."""
@@ -15,6 +16,11 @@ def blocks(page: str, *languages: str) -> list[str]:
     return [text for language, text in BLOCK.findall(page) if language in languages]
 
 
+def blocks_of(file: Path, *languages: str) -> list[str]:
+    """Return the same of a page's file."""
+    return blocks(file.read_text(), *languages)
+
+
 def environ() -> dict[str, str]:
     """Return the variables of a shell in which this Python's environment is active."""
     return os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -22,8 +28,4 @@ def environ() -> dict[str, str]:
 
 def shell(command: str, folder: Path) -> str:
     """Run a command in a folder. Returns its output."""
-    done = subprocess.run(
-        ["bash", "-ec", command], cwd=folder, env=environ(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return output_of("bash", "-ec", command, cwd=folder, env=environ())

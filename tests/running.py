@@ -21,6 +21,13 @@ def running(*command: str, **options: Any) -> "Iterator[subprocess.Popen[str]]":
             program.kill()
 
 
+def output_of(*command: object, **options: Any) -> str:
+    """Run a program to its end, which must be in order. Return its output."""
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(done.stdout)
+
+
 def alive(pid: int) -> bool:
     """Return whether a process runs. A zombie does not."""
     try:

@@ -69,8 +69,7 @@ def test_a_job_needs_no_more_than_its_roles_may(server: Server, caplog: pytest.L
     workers = [server.start_worker(job, 0, evaluates=evaluates) for evaluates in (False, True)]
     with rollfleet.connect(job.key, actor_critic(), address=server.url(Role.LEARNER), timeout_s=10) as collector:
         list(islice(collector, 3))
-        server.kill()
-        server.start_again()
+        server.restart()
         list(islice(collector, 3))
         wait_until(lambda: collector.evaluations)
     join_all(workers)

@@ -4,27 +4,30 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.running import output_of
 
 
-def run(repository: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", str(repository / "benchmarks" / script), *arguments]
-    # As from a shell, where no warning is an error.
-    return subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": ""}, timeout=110
-    )
+def run(repository: Path, script: str, *arguments: str) -> str:
+    command = (sys.executable, "-P", repository / "benchmarks" / script, *arguments)
+    return output_of(*command, env={**os.environ, "PYTHONWARNINGS": ""}, timeout=110)  # as from a shell
 
 
-def results(repository: Path, folder: Path, *only: str) -> dict[str, Any]:
+def row_of(output: str) -> dict[str, str]:
+    """Return the cells of a table's only row, by their heads."""
+    heads, _, row = ([cell.strip() for cell in line.strip("|").split("|")] for line in output.splitlines())
+    return dict(zip(heads, row, strict=True))
+
+
+def results(repository: Path, folder: Path, *only: str, **options: str) -> dict[str, Any]:
     """What `peers.py` wrote."""
     file = folder / "results.json"
-    done = run(repository, "peers.py", "--quick", "--only", ",".join(only), "--json", str(file))
-    assert done.returncode == 0, done.stderr
+    more = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    run(repository, "peers.py", "--quick", "--only", ",".join(only), "--json", str(file), *more)
     written: dict[str, Any] = json.loads(file.read_text())
     return written
 
@@ -53,21 +56,17 @@ def test_workers_are_measured_while_weights_go_out_after_each_batch(
 
 @pytest.mark.slow
 def test_a_contender_that_cannot_run_is_reported_and_the_others_are_measured(repository: Path, tmp_path: Path) -> None:
-    file, chosen = tmp_path / "results.json", "imports:imports.rollfleet_api,imports:imports.torchrl"
-    done = run(repository, "peers.py", "--quick", "--only", chosen, "--json", str(file), "--peer-python", "/bin/false")
-    assert done.returncode == 0, done.stderr
-    contenders = json.loads(file.read_text())["cases"]["imports"]["contenders"]
+    chosen = ("imports:imports.rollfleet_api", "imports:imports.torchrl")
+    contenders = results(repository, tmp_path, *chosen, peer_python="/bin/false")["cases"]["imports"]["contenders"]
     assert "error" in contenders["imports.torchrl"]
     assert contenders["imports.rollfleet_api"]["import s"]
 
 
 @pytest.mark.slow
 def test_large_batches_are_measured_beside_a_client_by_hand(repository: Path) -> None:
-    done = run(repository, "delivery.py", "--quick")
-    assert done.returncode == 0, done.stderr
-    heads, _, row = ([cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines())
-    assert heads == ["Rollfleet, MB/s", "by hand, MB/s", "ratio"]
-    assert all(float(figure.replace(",", "")) > 0 for figure in row)
+    row = row_of(run(repository, "delivery.py", "--quick"))
+    assert list(row) == ["Rollfleet, MB/s", "by hand, MB/s", "ratio"]
+    assert all(float(figure.replace(",", "")) > 0 for figure in row.values())
 
 
 @pytest.mark.slow
@@ -75,10 +74,8 @@ def test_large_batches_are_measured_beside_a_client_by_hand(repository: Path) ->
 def test_each_batch_of_many_workers_is_yielded_or_still_kept_by_its_worker(
     repository: Path, mode: str, kept: int
 ) -> None:
-    done = run(repository, "many_workers.py", "--quick", "--observations", "cartpole", "--mode", mode)
-    assert done.returncode == 0, done.stderr
-    heads, _, row = ([cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines())
-    figures = {head: float(figure.replace(",", "")) for head, figure in zip(heads, row, strict=True) if head != "mode"}
+    row = row_of(run(repository, "many_workers.py", "--quick", "--observations", "cartpole", "--mode", mode))
+    figures = {head: float(figure.replace(",", "")) for head, figure in row.items() if head != "mode"}
     assert figures["workers"] == 4
     assert figures["lost"] == figures["cut"] == 0
     assert figures["yielded"] <= figures["sent"] <= figures["yielded"] + kept * figures["workers"]
@@ -88,16 +85,14 @@ def test_each_batch_of_many_workers_is_yielded_or_still_kept_by_its_worker(
 
 @pytest.mark.slow
 def test_torchrls_environments_are_measured_over_nats(repository: Path) -> None:
-    done = run(repository, "torchrl_envs.py", "--quick", "--only", "over NATS")
-    assert done.returncode == 0, done.stderr
-    assert float(re.findall(r"two processes over NATS +rollfleet +(\d+) frames/s", done.stdout)[0]) > 0
+    output = run(repository, "torchrl_envs.py", "--quick", "--only", "over NATS")
+    assert float(re.findall(r"two processes over NATS +rollfleet +(\d+) frames/s", output)[0]) > 0
 
 
 @pytest.mark.slow
 def test_lag_is_within_its_limit_and_each_limit_has_a_curve(repository: Path, tmp_path: Path) -> None:
-    done = run(repository, "lag_curve.py", "--quick", "--picture", str(tmp_path / "lag.png"))
-    assert done.returncode == 0, done.stderr
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines()[2:]]
+    output = run(repository, "lag_curve.py", "--quick", "--picture", str(tmp_path / "lag.png"))
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in output.splitlines()[2:]]
     assert [row[0] for row in rows] == ["0", "32"]
     assert all(float(row[1]) <= int(row[0]) for row in rows)
     assert (tmp_path / "lag.png").stat().st_size > 0
@@ -130,8 +125,7 @@ def test_the_report_says_what_was_met_and_has_each_curve(repository: Path, tmp_p
     page = tmp_path / "benchmarks" / "RESULTS.md"
     shutil.copy(repository / "benchmarks" / "RESULTS.md", page)
     file.write_text(json.dumps(made_up()))
-    done = run(repository, "report", str(file), str(docs))
-    assert done.returncode == 0, done.stderr
+    run(repository, "report", str(file), str(docs))
     benchmarks = page.read_text()
     (against_sb3,) = re.findall(r"\| cartpole-1 .* Stable-Baselines3 .*", benchmarks)
     assert "6.00 | ≥ 5 | met" in against_sb3

@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from tests.pages import blocks, shell
+from tests.pages import blocks, blocks_of, shell
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # TorchRL warns about its own classes
@@ -28,7 +28,7 @@ def page(repository: Path, name: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(2))
 def test_each_block_for_users_of_torchrl_runs(number: int, repository: Path, tmp_path: Path) -> None:
-    ours = blocks(page(repository, "coming-from-torchrl.md"), "python")
+    ours = blocks_of(repository / "docs" / "coming-from-torchrl.md", "python")
     assert len(ours) == 2
     (tmp_path / "block.py").write_text(QUIETLY + ours[number])
     shell(RUN, tmp_path)
@@ -45,7 +45,9 @@ def test_job_and_learner_for_users_of_ray_run_by_their_command(repository: Path,
 
 @pytest.mark.slow
 def test_the_program_with_torchrls_environments_runs_without_a_guard(repository: Path, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text("\n".join(blocks(page(repository, "torchrl-environments.md"), "python")))
+    (tmp_path / "program.py").write_text(
+        "\n".join(blocks_of(repository / "docs" / "torchrl-environments.md", "python"))
+    )
     lines = shell("python program.py", tmp_path).splitlines()
     assert [line.rpartition(" ")[0] for line in lines] == ["(8, 32)"] * 2
 
@@ -55,12 +57,12 @@ def test_each_block_that_does_not_run_here_says_whose_it_is(repository: Path) ->
     assert changed
     exec(changed[1], {})
     for name in PAGES:
-        others = blocks(page(repository, name), "py")
+        others = blocks_of(repository / "docs" / name, "py")
         assert all(block.startswith(("# TorchRL", "# Rollfleet, on a cluster")) for block in others), name
 
 
 def test_the_scripts_for_slurm_are_valid_shell(repository: Path) -> None:
-    scripts = blocks(page(repository, "slurm.md"), "bash")
+    scripts = blocks_of(repository / "docs" / "slurm.md", "bash")
     assert any("#SBATCH" in script for script in scripts)
     for script in scripts:
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
@@ -75,6 +77,6 @@ def test_every_name_is_on_the_page_for_users_of_torchrl(name: str, repository: P
 
 @pytest.mark.slow
 def test_the_block_for_users_of_sb3_runs(repository: Path, tmp_path: Path) -> None:
-    (block,) = blocks(page(repository, "coming-from-sb3.md"), "python")
+    (block,) = blocks_of(repository / "docs" / "coming-from-sb3.md", "python")
     (tmp_path / "block.py").write_text(block)
     assert shell(RUN, tmp_path).count("torch.Size([4, 128])") == 4

@@ -4,18 +4,18 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.pages import blocks, shell
-
-
-def of_page(repository: Path, language: str) -> list[str]:
-    return blocks((repository / "docs" / "training.md").read_text(), language)
+from tests.pages import blocks_of, shell
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_learner_of_the_page_is_tracked_resumes_and_plays(repository: Path, tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(of_page(repository, "yaml")[0])
-    (learner, _), (commands,) = of_page(repository, "python"), of_page(repository, "bash")
+    page = repository / "docs/training.md"
+    (tmp_path / "job.yaml").write_text(blocks_of(page, "yaml")[0])
+    (learner, _), (commands,) = (
+        blocks_of(repository / "docs/training.md", "python"),
+        blocks_of(repository / "docs/training.md", "bash"),
+    )
     (tmp_path / "learner.py").write_text(learner)
 
     install, run, play = commands.splitlines()
@@ -32,6 +32,6 @@ def test_the_learner_of_the_page_is_tracked_resumes_and_plays(repository: Path, 
 
 
 def test_the_evaluations_of_the_page_are_printed(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, evaluated = of_page(repository, "python")
+    _, evaluated = blocks_of(repository / "docs/training.md", "python")
     exec(evaluated, {})  # the repository's own page
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["2", "4"]

@@ -1,15 +1,14 @@
 """The tutorials: their files are written, their commands run in order, and the shown output appears."""
 
-import os
 import re
-import signal
 import subprocess
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.pages import BLOCK, environ
+from tests.pages import BLOCK, environ, shell
 from tests.ports import free_ports
+from tests.running import running
 
 PAGES = ("tutorials/first-environment", "tutorials/own-policy", "tutorials/from-cleanrl", "troubleshooting", "batches")
 
@@ -17,18 +16,6 @@ PAGES = ("tutorials/first-environment", "tutorials/own-policy", "tutorials/from-
 def blocks(repository: Path, page: str) -> list[tuple[str, str]]:
     """Return language and text of each block of a page, in order."""
     return BLOCK.findall((repository / f"docs/{page}.md").read_text())
-
-
-def shell(command: str, folder: Path) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        ["bash", "-ec", command],
-        cwd=folder,
-        env=environ(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
 
 
 def write_file(text: str, folder: Path) -> None:
@@ -48,9 +35,7 @@ def test_the_commands_of_a_tutorial_print_what_it_shows(repository: Path, tmp_pa
         if language in ("python", "yaml"):
             write_file(text, tmp_path)
         elif language == "bash":
-            process = shell(text, tmp_path)
-            output, _ = process.communicate()
-            assert process.returncode == 0, output
+            output = shell(f"exec 2>&1\n{text}", tmp_path)
         elif language == "text":
             missing = [line for line in text.splitlines() if line not in output]
             assert not missing, output
@@ -71,17 +56,6 @@ def test_the_lines_from_cleanrl_are_those_of_the_example(repository: Path) -> No
     assert [line for line in added if line not in example] == []
 
 
-@pytest.fixture
-def processes() -> "Iterator[list[subprocess.Popen[str]]]":
-    """Collect processes; those that still run after the test are stopped."""
-    started: list[subprocess.Popen[str]] = []
-    yield started
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.communicate()
-
-
 def wait_for(process: "subprocess.Popen[str]", words: str) -> None:
     """Read a process's output until these words."""
     assert process.stdout is not None
@@ -90,9 +64,7 @@ def wait_for(process: "subprocess.Popen[str]", words: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_learner_and_workers_meet_at_the_address_of_the_first_machine(
-    repository: Path, tmp_path: Path, processes: "list[subprocess.Popen[str]]"
-) -> None:
+def test_learner_and_workers_meet_at_the_address_of_the_first_machine(repository: Path, tmp_path: Path) -> None:
     port = str(free_ports(1)[0])
     commands = []
     for language, text in blocks(repository, "tutorials/two-machines"):
@@ -100,11 +72,16 @@ def test_learner_and_workers_meet_at_the_address_of_the_first_machine(
             commands.append(text.replace("learner.example", "127.0.0.1").replace("4222", port))
         else:
             write_file(text, tmp_path)
-    for command, ready in zip(commands[:2], ("Server is ready", "rollfleet worker --nats"), strict=True):
-        processes.append(shell(f"exec {command}", tmp_path))
-        wait_for(processes[-1], ready)
-    processes += [shell(command, tmp_path) for command in commands[2:]]
-    _, submit, workers, learner = processes
-    outputs = [process.communicate()[0] for process in (learner, workers, submit)]
-    assert [process.returncode for process in processes[1:]] == [0, 0, 0], outputs
+    with ExitStack() as stack:
+
+        def start(command: str) -> "subprocess.Popen[str]":
+            options = {"cwd": tmp_path, "env": environ(), "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            return stack.enter_context(running("bash", "-ec", command, **options))
+
+        wait_for(start(f"exec {commands[0]}"), "Server is ready")
+        submit = start(f"exec {commands[1]}")
+        wait_for(submit, "rollfleet worker --nats")
+        workers, learner = (start(command) for command in commands[2:])
+        outputs = [process.communicate()[0] for process in (learner, workers, submit)]
+        assert [process.returncode for process in (submit, workers, learner)] == [0, 0, 0], outputs
     assert re.search(r"^20480 \{0: \d+, 1: \d+\}$", outputs[0], re.MULTILINE), outputs

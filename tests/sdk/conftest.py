@@ -2,6 +2,7 @@
 
 import multiprocessing
 import multiprocessing.forkserver
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -110,3 +111,12 @@ def here() -> Iterator[Callable[..., Collector]]:
 def processes() -> Iterator[Collect]:
     with ExitStack() as stack:
         yield CollectInProcesses(stack)
+
+
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Threads that take turns after some microseconds: what needs a lock fails soon without it."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before_s)

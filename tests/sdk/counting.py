@@ -52,6 +52,12 @@ class Learned(nn.Module):
         return {"action": always_0(observation), "shown": self.weight.detach().expand(len(observation)).clone()}
 
 
+def showing(weight: float) -> Learned:
+    policy = Learned()
+    nn.init.constant_(policy.weight, weight)
+    return policy
+
+
 class Parts(list[Any]):
     """A replay buffer: a list's own `extend` would take a batch apart."""
 

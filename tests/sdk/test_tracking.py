@@ -1,7 +1,6 @@
 """A learner's numbers reach its tracker."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.own_environment import python_with
+from tests.running import output_of
 
 import rollfleet
 from rollfleet.errors import JobInvalid, RollfleetError
@@ -156,8 +156,4 @@ def test_tracker_of_another_package_gets_the_numbers_offline(to: str, trackers: 
         "HF_HUB_OFFLINE": "1",
     }
     program = f"TO = {to!r}\n{LEARNER}\n{READERS[to]}"
-    done = subprocess.run(
-        [str(trackers), "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"read {STORED[to]}\n" in done.stdout
+    assert f"read {STORED[to]}\n" in output_of(trackers, "-c", program, cwd=tmp_path, env=environ)

@@ -1,13 +1,13 @@
 """The commands for a cluster, on a real API server; they need no kubectl."""
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.api.job_data import job_data
+from tests.running import output_of
 from tests.sdk.cluster.namespace import Namespace
 from typer.testing import CliRunner, Result
 
@@ -105,7 +105,5 @@ def test_kubectl_runs_the_command_as_its_plugin(kubeconfig: Path, jobs: Jobs, na
     if kubectl := shutil.which("kubectl"):
         plugin = [kubectl, "rollfleet"]
     where = [f"--namespace={namespace.name}", f"--kubeconfig={kubeconfig}"]
-    done = subprocess.run(
-        [*plugin, "top", *where], capture_output=True, text=True, env={"PATH": f"{folder}:/usr/bin:/bin"}
-    )
-    assert f"{namespace.name}/cartpole" in done.stdout, done.stderr
+    shown = output_of(*plugin, "top", *where, env={"PATH": f"{folder}:/usr/bin:/bin"})
+    assert f"{namespace.name}/cartpole" in shown

@@ -8,7 +8,7 @@ from tests.sdk.cli.program import Program, Workplace
 from tests.sdk.concurrent_calls import begin
 
 from rollfleet.nats.transport import NatsTransport
-from rollfleet_api.messages import Control, LearnerPhase
+from rollfleet.testing.rig import run
 from rollfleet_api.permissions import Role
 
 ENVIRONMENT = """
@@ -47,7 +47,7 @@ def start(workplace: Workplace, server: Server) -> Program:
         workers=1,
     )
     learner = NatsTransport(server.link(Role.LEARNER), job)
-    learner.control(Control(session=learner.resumed.session, phase=LearnerPhase.RUN, round=0, version=0))
+    run(learner, version=0)
     program = workplace.start_worker(server, "--index", "0")
     program.wait_for("25 steps")
     learner.close()

@@ -4,7 +4,6 @@ import csv
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +12,7 @@ import gymnasium
 import pytest
 import torch
 import yaml
+from tests.running import output_of
 from tests.sdk.cli.program import Program, Workplace
 from torch.nn.utils import parameters_to_vector
 from typer.testing import CliRunner
@@ -161,10 +161,8 @@ def test_atari_trains_on_stacked_images_of_whole_games(repository: Path, workpla
 def test_the_ppo_of_another_library_learns_from_our_batches(library: str, repository: Path, tmp_path: Path) -> None:
     example = repository / "examples" / f"{library}_ppo.py"
     assert len(example.read_text().splitlines()) <= 80
-    command = [sys.executable, str(example), "8192"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    returns = [float(number) for number in re.findall(r"mean return (\S+)", done.stdout)]
+    output = output_of(sys.executable, example, "8192", cwd=tmp_path)
+    returns = [float(number) for number in re.findall(r"mean return (\S+)", output)]
     assert len(returns) == 8
     assert returns[-1] > 1.5 * returns[0], returns
 
@@ -172,18 +170,15 @@ def test_the_ppo_of_another_library_learns_from_our_batches(library: str, reposi
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [[], ["--workers=2"]])
 def test_one_program_runs_in_this_process_and_in_processes(place: list[str], repository: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(repository / "examples" / "anywhere.py"), "--frames=2048", *place]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2,048 frames  mean return" in done.stdout
+    command = (sys.executable, repository / "examples" / "anywhere.py", "--frames=2048", *place)
+    assert "2,048 frames  mean return" in output_of(*command, cwd=tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_search_continues_in_processes_with_the_trials_of_another(repository: Path, tmp_path: Path) -> None:
     example = repository / "examples" / "optuna_search.py"
-    command = [sys.executable, str(example), "--frames=4096", "--storage=sqlite:///search.db"]
+    command = (sys.executable, example, "--frames=4096", "--storage=sqlite:///search.db")
     for more, trials in ((["--trials=2"], 2), (["--trials=1", "--workers=1"], 3)):
-        done = subprocess.run([*command, *more], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert re.search(rf"^{trials} trials, \d pruned; the best: mean return \d+\.\d$", done.stdout, re.MULTILINE)
+        output = output_of(*command, *more, cwd=tmp_path)
+        assert re.search(rf"^{trials} trials, \d pruned; the best: mean return \d+\.\d$", output, re.MULTILINE)

@@ -2,10 +2,8 @@
 
 import json
 import re
-import threading
 
 import pytest
-from nats.aio.msg import Msg
 from tests.job_server import Server
 from tests.sdk.cli.program import Workplace
 
@@ -103,13 +101,7 @@ def test_an_external_nats_server_is_used_and_left_as_it_was(workplace: Workplace
         """,
     )
     program = workplace.run("--nats", server.url(), "--learner", "learner.py")
-    link, ended = server.link(), threading.Event()
-
-    async def hear(message: Msg) -> None:
-        if message.data == DELETED:
-            ended.set()
-
-    link.call(link.client.subscribe(server.subjects.spec, cb=hear))
+    ended = server.heard(server.subjects.spec, DELETED.__eq__)
     program.wait_for("a batch came")
     assert program.wait() == 0
     assert ended.wait(10)

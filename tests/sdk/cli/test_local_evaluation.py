@@ -1,17 +1,12 @@
 """`rollfleet run` of a job with evaluation: the returns of every other place, and faults that hold nothing up."""
 
 import asyncio
-import json
 import re
-from dataclasses import asdict
 from typing import Any
 
-import gymnasium
 import pytest
-import torch
 from tests.sdk.cli.program import Workplace
 
-from rollfleet import ActorCritic, Collector
 from rollfleet_ui.model import Happened
 from rollfleet_ui.saved_runs import SavedRuns
 from rollfleet_ui.token_guard import Everything
@@ -39,28 +34,6 @@ LEARNER = """
                     parameter *= 1.5
         print("found", json.dumps(asdict(collector.evaluations[-1])))
     """
-
-
-@pytest.mark.slow
-def test_the_returns_are_those_of_a_collector_in_one_process(workplace: Workplace) -> None:
-    workplace.write_job(**SPEC | {"evaluation": {"every": 4, "episodes": 5}})
-    workplace.write("learner.py", LEARNER)
-    program = workplace.run("--learner", "learner.py")
-    found = json.loads(program.wait_for(r"found (\{.*\})")[1])
-    assert program.wait() == 0, program.output
-    torch.manual_seed(0)
-    env = gymnasium.make("CartPole-v1")
-    policy = ActorCritic(env.observation_space, env.action_space)
-    with Collector(
-        "CartPole-v1", policy, num_envs=2, frames_per_batch=64, evaluation={"every": 4, "episodes": 5}
-    ) as collector:
-        while collector.version < 4:
-            next(collector)
-            with torch.no_grad():
-                for parameter in policy.parameters():
-                    parameter.mul_(1.5)
-        (expected,) = collector.evaluations
-    assert found | {"time_s": 0.0} == asdict(expected) | {"time_s": 0.0}
 
 
 @pytest.mark.slow

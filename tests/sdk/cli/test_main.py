@@ -1,9 +1,9 @@
 """Short commands, run in this process."""
 
-import subprocess
 import sys
 from pathlib import Path
 
+from tests.running import output_of
 from typer.testing import CliRunner
 
 from rollfleet.cli.main import app
@@ -24,10 +24,5 @@ def test_plot_draws_a_learning_curve(tmp_path: Path) -> None:
 
 
 def test_the_command_starts_without_torch() -> None:
-    loaded = subprocess.run(
-        [sys.executable, "-P", "-c", "import sys, rollfleet.cli.main; print('torch' in sys.modules)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert loaded.stdout == "False\n"
+    program = "import sys, rollfleet.cli.main; print('torch' in sys.modules)"
+    assert output_of(sys.executable, "-P", "-c", program) == "False\n"

@@ -2,9 +2,7 @@
 
 import asyncio
 import signal
-import threading
 
-from nats.aio.msg import Msg
 from tests.job_server import Server
 from tests.sdk.cli.program import Workplace
 
@@ -16,16 +14,11 @@ from rollfleet_api.publication import DELETED
 
 def test_ctrl_c_deletes_the_job(workplace: Workplace, server: Server) -> None:
     workplace.write_job(workers=3)
-    link, deleted = server.link(), threading.Event()
-
-    async def hear(message: Msg) -> None:
-        if message.data == DELETED:
-            deleted.set()
-
-    link.call(link.client.subscribe(server.subjects.spec, cb=hear))
+    deleted = server.heard(server.subjects.spec, DELETED.__eq__)
     program = workplace.start("submit", "job.yaml", "--nats", server.url())
     program.wait_for("default/test is published on nats://127")
     program.wait_for("workers, 0 to 2: rollfleet worker --nats nats://127")
+    link = server.link()
     assert link.call(read_job(link, timeout_s=5)).spec.workers == 3
     assert program.end_by(signal.SIGINT) == 130
     assert deleted.wait(10)

@@ -1,12 +1,12 @@
 """`rollfleet init`: what it writes runs here as it is, and is valid for a cluster."""
 
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.running import output_of
 from tests.sdk.cli.program import Workplace
 from typer.testing import CliRunner, Result
 
@@ -49,8 +49,7 @@ def test_nothing_is_overwritten(run: Callable[..., Result]) -> None:
 @pytest.mark.parametrize("starter", STARTERS)
 def test_kubectl_builds_the_objects_of_a_starter(run: Callable[..., Result], starter: str) -> None:
     run("init", "new", "--example", starter)
-    done = subprocess.run(["kubectl", "kustomize", "new"], capture_output=True, text=True, check=True)
-    objects = {each["kind"]: each for each in yaml.safe_load_all(done.stdout)}
+    objects = {each["kind"]: each for each in yaml.safe_load_all(output_of("kubectl", "kustomize", "new"))}
     assert set(objects) == {"ConfigMap", "CollectorJob"}
     assert objects["ConfigMap"]["metadata"]["name"] == objects["CollectorJob"]["spec"]["source"]["configMap"]
 

@@ -1,6 +1,5 @@
 """`rollfleet submit` on a real API server: the learner's source, its pod, and its log."""
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 from tests.api.job_data import job_data
-from tests.sdk.cluster.log_server import serving
+from tests.running import output_of
+from tests.sdk.cluster.log_server import said, serving
 from tests.sdk.cluster.namespace import Namespace, condition
 from typer.testing import CliRunner, Result
 
@@ -199,10 +199,9 @@ def test_a_learner_imports_its_own_modules_and_none_of_its_working_folder(
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/losses.py").write_text("")
     (tmp_path / "kept/train.py").write_text("print('old')\n")
-    program = [sys.executable, *container["command"][1:]]
     environ = {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(program, cwd=tmp_path / "kept", env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{tmp_path / 'losses.py'}\n"
+    output = output_of(sys.executable, *container["command"][1:], cwd=tmp_path / "kept", env=environ)
+    assert output == f"{tmp_path / 'losses.py'}\n"
 
 
 @pytest.mark.parametrize(
@@ -271,10 +270,7 @@ def test_follow_shows_each_learners_log_until_the_job_is_complete(jobs: Jobs, na
 
     def start_learner(*streams: str) -> None:
         pod = namespace.pod(None)
-        logs[pod] = Queue()
-        for line in streams:
-            logs[pod].put(line)
-            logs[pod].put(None)
+        logs[pod] = said(*(line for stream in streams for line in (stream, None)))
         namespace.report(phase="Running", frames=len(logs))
 
     def show(line: str) -> None:
@@ -306,9 +302,7 @@ def test_follow_shows_the_last_words_of_a_learner_that_ended_unseen(jobs: Jobs, 
         namespace.node("node-learner", port)
         for _ in range(2):
             pod = namespace.pod(None, phase="Failed")
-            logs[pod] = Queue()
-            logs[pod].put("last words")
-            logs[pod].put(None)
+            logs[pod] = said("last words", None)
         namespace.report(**FAILED)
         assert follow(jobs, "cartpole", shown.append, shown.append) == 1
     assert shown[:2] == ["last words", "last words"]

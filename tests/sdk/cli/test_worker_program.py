@@ -2,16 +2,14 @@
 
 import signal
 import socket
-import threading
 from collections.abc import Callable
 
 import pytest
-from nats.aio.msg import Msg
 from tests.job_server import Server
 from tests.sdk.cli.program import Workplace
 
-from rollfleet.nats.link import Link
 from rollfleet.nats.transport import NatsTransport
+from rollfleet.testing.rig import run
 from rollfleet_api.address import JOB, JOB_COMPLETION_INDEX, URL
 from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_GONE, EXIT_PERMANENT, EXIT_REPLACED
 from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack, unpack
@@ -40,8 +38,8 @@ def replace_worker(server: Server, status: WorkerStatus) -> None:
     ("workers", "environ", "code", "reason"),
     [
         (3, {}, EXIT_PERMANENT, "worker 3: job default/test has workers 0 to 2"),
-        (0, {}, EXIT_GONE, "no owner of the job default/test answered on this NATS server within 0.5 s"),
-        (0, {URL: "nats://127.0.0.1:1"}, EXIT_GONE, "127.0.0.1:1 did not accept us within 0.5 s"),
+        (0, {}, EXIT_GONE, "no owner of the job default/test answered on this NATS server within 2 s"),
+        (0, {URL: "nats://127.0.0.1:1"}, EXIT_GONE, "127.0.0.1:1 did not accept us within 2 s"),
     ],
     ids=["too few workers", "no job", "no NATS"],
 )
@@ -50,15 +48,14 @@ def test_a_worker_without_a_place_in_a_job_names_the_reason(
 ) -> None:
     if workers:
         server.own(workers=workers)
-    program = workplace.start_worker(server, "--index", "3", "--timeout", "0.5", **environ)
+    program = workplace.start_worker(server, "--index", "3", "--timeout", "2", **environ)
     assert program.wait() == code
     assert reason in program.output
     assert "Traceback" not in program.output
 
 
 def test_a_worker_that_waits_for_its_job_stops_at_sigterm(workplace: Workplace, server: Server) -> None:
-    link = server.link()
-    asked = _subscribed(link, server.subjects.ask(Ask.JOB), lambda _: True)
+    asked = server.heard(server.subjects.ask(Ask.JOB), lambda _: True)
     program = workplace.start_worker(server, "--index", "0")
     assert asked.wait(60)
     assert program.stop_by(signal.SIGTERM) == 143  # at its timeout it would end with another code
@@ -87,13 +84,13 @@ def test_each_end_of_a_job_has_its_exit_code(
     workplace: Workplace, server: Server, end: Callable[[Server, WorkerStatus], None], code: int, reason: str
 ) -> None:
     server.own(policy={"random": {}})
-    link, heard = server.link(), list[WorkerStatus]()
+    heard = list[WorkerStatus]()
 
     def is_waiting(data: bytes) -> bool:
         heard.append(unpack(WorkerStatus, data))
         return heard[-1].state is WorkerState.WAITING_FOR_LEARNER
 
-    waits = _subscribed(link, server.subjects.worker(0), is_waiting)
+    waits = server.heard(server.subjects.worker(0), is_waiting)
     program = workplace.start_worker(server, "--index", "0")
     assert waits.wait(60)
     end(server, heard[-1])
@@ -120,16 +117,15 @@ def test_sigterm_stops_a_worker_inside_of_a_step(workplace: Workplace, server: S
     job = server.own(
         env={"entrypoint": "sleepy:Sleepy", "numEnvs": 2, "vectorization": vectorization}, policy={"random": {}}
     )
-    link = server.link()
     learner = NatsTransport(server.link(Role.LEARNER), job)
-    learner.control(Control(session=learner.resumed.session, phase=LearnerPhase.RUN, round=0, version=0))
+    run(learner, version=0)
     states: list[WorkerState] = []
 
     def collecting(data: bytes) -> bool:
         states.append(unpack(WorkerStatus, data).state)
         return states[-1] is WorkerState.COLLECTING
 
-    heard = _subscribed(link, server.subjects.worker(0), collecting)
+    heard = server.heard(server.subjects.worker(0), collecting)
     program = workplace.start_worker(server, "--index", "0")
     program.wait_for("a long step begins")
     assert heard.wait(60)
@@ -166,19 +162,3 @@ def test_an_environment_knows_its_workers_index_and_its_warnings_are_hidden_unle
     program.wait_for("built for worker 1")
     program.end_by(signal.SIGTERM)
     assert ("this is odd" in program.output, "so is this" in program.output) == (bool(asked), bool(asked))
-
-
-def _subscribed(link: Link, subject: str, matches: Callable[[bytes], bool]) -> threading.Event:
-    """Return an event that is set when a matching message comes."""
-    heard = threading.Event()
-
-    async def on_message(message: Msg) -> None:
-        if matches(message.data):
-            heard.set()
-
-    async def subscribe() -> None:
-        await link.client.subscribe(subject, cb=on_message)
-        await link.flush()
-
-    link.call(subscribe())
-    return heard

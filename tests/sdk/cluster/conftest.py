@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tests.control.api_server.lab import RunningOperator, quick
 from tests.control.kubernetes import ApiServer
 from tests.control.wire.job_nats import OrganisationNats
 from tests.faults.proxy import Proxy
+from tests.sdk.cluster.kubeconfigs import kubeconfig_with
 from tests.sdk.cluster.kubelet import Kubelet
 from tests.sdk.cluster.namespace import Namespace
 
@@ -34,10 +34,8 @@ def outside(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def network(api_server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """The network between this process and the API server. The kubeconfig leads through it."""
     proxy = Proxy([api_server.url.removeprefix("https://")])
-    config = yaml.safe_load(api_server.kubeconfig().read_text())
-    config["clusters"][0]["cluster"]["server"] = f"https://{proxy.host_port}"
-    (tmp_path / "config").write_text(yaml.safe_dump(config))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    cluster = {"server": f"https://{proxy.host_port}"}
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig_with(api_server, tmp_path / "config", cluster=cluster)))
     monkeypatch.delenv(URL, raising=False)
     yield proxy
     proxy.close()

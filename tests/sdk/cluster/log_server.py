@@ -14,6 +14,14 @@ Logs = dict[str, "Queue[str | None]"]
 """The lines of each pod, by its name, or of `pod/container`; None ends the log."""
 
 
+def said(*lines: str | None) -> "Queue[str | None]":
+    """Return these lines, before more."""
+    queue: Queue[str | None] = Queue()
+    for line in lines:
+        queue.put(line)
+    return queue
+
+
 @contextmanager
 def serving(logs: Logs) -> Iterator[int]:
     """Serve logs, each line once; yield the port."""

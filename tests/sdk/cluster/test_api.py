@@ -11,6 +11,7 @@ import pytest
 import yaml
 from kubernetes.config import incluster_config
 from tests.control.kubernetes import ApiServer
+from tests.sdk.cluster.kubeconfigs import kubeconfig_with
 from tests.sdk.cluster.namespace import Namespace
 
 from rollfleet.cluster.api import ClusterApi
@@ -85,27 +86,27 @@ def test_a_quota_is_reported_in_the_api_servers_words(api: ClusterApi, namespace
     assert refused.value.reason == "Forbidden"
 
 
-def test_a_cluster_of_an_unknown_authority_is_named(api_server: ApiServer, tmp_path: Path) -> None:
-    config = yaml.safe_load(api_server.kubeconfig().read_text())
-    config["clusters"][0]["cluster"] = {"server": api_server.url}
-    file = tmp_path / "config"
-    file.write_text(yaml.safe_dump(config))
-    with pytest.raises(ClusterError, match="certificate"):
-        ClusterApi(kubeconfig=file).list("Pod", None)
+PLUGIN = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin"}
+WRONG: dict[str, tuple[dict[str, dict[str, object]], str]] = {
+    "an unknown authority": ({"cluster": {"certificate-authority-data": None}}, "certificate"),
+    "wrong credentials": ({"user": {"token": "of-nobody"}}, "log in again"),
+    "a missing plugin": (
+        {"user": {"token": None, "exec": PLUGIN}},
+        r"no credentials: .* its plugin \(`exec`\) did not run",
+    ),
+    "no server": (
+        {"cluster": {"server": "https://127.0.0.1:1"}},
+        r"^the cluster at https://127\.0\.0\.1:1 cannot be reached: (?!.*object at).*refused; "
+        r"check the network, or name another context$",
+    ),
+}
 
 
-def test_wrong_credentials_say_to_log_in_again(api_server: ApiServer) -> None:
-    with pytest.raises(ClusterError, match="log in again"):
-        ClusterApi(kubeconfig=api_server.kubeconfig("of-nobody")).list("Pod", None)
-
-
-def test_a_missing_plugin_of_the_kubeconfig_is_no_missing_right(api_server: ApiServer, tmp_path: Path) -> None:
-    config = yaml.safe_load(api_server.kubeconfig().read_text())
-    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin"}
-    config["users"][0]["user"] = {"exec": plugin}
-    file = tmp_path / "config"
-    file.write_text(yaml.safe_dump(config))
-    with pytest.raises(ClusterError, match=r"got no credentials: .* its plugin \(`exec`\) did not run"):
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_kubeconfig_of_what_does_not_work_is_explained(wrong: str, api_server: ApiServer, tmp_path: Path) -> None:
+    changes, message = WRONG[wrong]
+    file = kubeconfig_with(api_server, tmp_path / "config", **changes)
+    with pytest.raises(ClusterError, match=message):
         ClusterApi(kubeconfig=file).list("Pod", None)
 
 
@@ -139,7 +140,6 @@ def test_a_pod_uses_its_account_and_its_namespace(
 
 
 def test_an_answer_that_is_cut_is_an_error_of_the_connection(tmp_path: Path, api_server: ApiServer) -> None:
-    config = yaml.safe_load(api_server.kubeconfig().read_text())
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -150,9 +150,8 @@ def test_an_answer_that_is_cut_is_an_error_of_the_connection(tmp_path: Path, api
 
         thread = threading.Thread(target=answer)
         thread.start()
-        config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{server.getsockname()[1]}"}
-        file = tmp_path / "config"
-        file.write_text(yaml.safe_dump(config))
+        cluster = {"server": f"http://127.0.0.1:{server.getsockname()[1]}"}
+        file = kubeconfig_with(api_server, tmp_path / "config", cluster=cluster)
         with pytest.raises(ClusterError, match="cannot be reached"):
             ClusterApi(kubeconfig=file).list("Pod", None)
         thread.join()

@@ -23,6 +23,7 @@ from tests.control.kubernetes import ApiServer
 from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.ports import free_ports
 from tests.sdk.cluster.forwarding_node import ForwardingNode
+from tests.sdk.cluster.kubeconfigs import kubeconfig_with
 from tests.sdk.cluster.namespace import Namespace
 from tests.waiting import wait_until
 
@@ -85,13 +86,6 @@ def installation(api_server: ApiServer, api: ClusterApi, namespace: Namespace, j
     installation.clear()
 
 
-def kubeconfig_of(server: ApiServer, path: Path, **user: Any) -> Path:
-    config = yaml.safe_load(server.kubeconfig().read_text())
-    config["users"][0]["user"] = user
-    path.write_text(yaml.safe_dump(config))
-    return path
-
-
 @pytest.fixture(scope="module")
 def page_rules(repository: Path) -> list[Any]:
     shown = Helm(repository / "charts/rollfleet").render(ui__enabled=True)
@@ -105,7 +99,7 @@ def user(api_server: ApiServer, namespace: Namespace, page_rules: list[Any], tmp
     jobs = {"apiGroups": ["rollfleet.dev"], "resources": ["collectorjobs"], "verbs": ["get", "list"]}
     alice = {"kind": "ServiceAccount", "name": "alice", "namespace": namespace.name}
     namespace.grant("page", [*page_rules, jobs], alice)
-    return kubeconfig_of(api_server, tmp_path / "kubeconfig", token=token)
+    return kubeconfig_with(api_server, tmp_path / "kubeconfig", user={"token": token})
 
 
 class Browser:
@@ -215,7 +209,7 @@ def test_a_missing_right_is_named(installation: Installation, api_server: ApiSer
 def test_a_certificate_needs_a_token_beside_it(
     installation: Installation, api_server: ApiServer, user: Path, tmp_path: Path
 ) -> None:
-    nameless = kubeconfig_of(api_server, tmp_path / "certificate")
+    nameless = kubeconfig_with(api_server, tmp_path / "certificate", user={"token": None})
     with pytest.raises(ClusterError, match=r"no token.*--token \"\$\(kubectl create token NAME\)\""):
         bearer(ClusterApi(kubeconfig=nameless))
     token = yaml.safe_load(user.read_text())["users"][0]["user"]["token"]
@@ -241,7 +235,8 @@ def test_a_token_of_a_plugin_is_renewed(api_server: ApiServer, tmp_path: Path) -
     )
     program.chmod(0o755)
     plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(program), "interactiveMode": "Never"}
-    authorization = bearer(ClusterApi(kubeconfig=kubeconfig_of(api_server, tmp_path / "kubeconfig", exec=plugin)))
+    user = {"token": None, "exec": plugin}
+    authorization = bearer(ClusterApi(kubeconfig=kubeconfig_with(api_server, tmp_path / "kubeconfig", user=user)))
     first, second = authorization(), authorization()
     assert first.startswith("Bearer token-")
     assert first != second

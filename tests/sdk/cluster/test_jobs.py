@@ -2,13 +2,12 @@
 
 import threading
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
 import pytest
 import yaml
 from tests.api.job_data import job_data
-from tests.sdk.cluster.log_server import serving
+from tests.sdk.cluster.log_server import said, serving
 from tests.sdk.cluster.namespace import NOW, Namespace, condition
 
 from rollfleet import CollectorJob, Jobs
@@ -123,7 +122,7 @@ def test_a_description_has_the_jobs_own_events_and_the_reason_first(jobs: Jobs, 
 def test_logs_are_those_of_the_chosen_pods(jobs: Jobs, namespace: Namespace) -> None:
     jobs.submit(JOB)
     pods = [namespace.pod(index) for index in (0, 1, None)]
-    lines: dict[str, Queue[str | None]] = {pod: Queue() for pod in pods}
+    lines = {pod: said() for pod in pods}
     with serving(lines) as port:
         for name in ("node-0", "node-1", "node-learner"):
             namespace.node(name, port)
@@ -147,11 +146,7 @@ def test_logs_are_those_of_the_chosen_pods(jobs: Jobs, namespace: Namespace) -> 
 def test_log_of_a_pod_is_that_of_its_own_container_unless_another_is_named(jobs: Jobs, namespace: Namespace) -> None:
     jobs.submit(JOB)
     pod = namespace.pod(0, beside=["a-sidecar"])
-    lines: dict[str, Queue[str | None]] = {f"{pod}/{name}": Queue() for name in ("worker", "a-sidecar")}
-    for name, queue in lines.items():
-        queue.put(f"of {name.rpartition('/')[2]}")
-        queue.put(None)
-    with serving(lines) as port:
+    with serving({f"{pod}/{name}": said(f"of {name}", None) for name in ("worker", "a-sidecar")}) as port:
         namespace.node("node-0", port)
         assert [each.text for each in jobs.logs("cartpole")] == ["of worker"]
         assert [each.text for each in jobs.logs("cartpole", container="a-sidecar")] == ["of a-sidecar"]
@@ -161,7 +156,7 @@ def test_log_of_a_pod_is_that_of_its_own_container_unless_another_is_named(jobs:
 def test_followed_logs_that_are_left_are_read_no_further(jobs: Jobs, namespace: Namespace) -> None:
     jobs.submit(JOB)
     pods = [namespace.pod(index) for index in (0, 1)]
-    lines: dict[str, Queue[str | None]] = {pod: Queue() for pod in pods}
+    lines = {pod: said() for pod in pods}
     with serving(lines) as port:
         for name in ("node-0", "node-1"):
             namespace.node(name, port)
@@ -184,11 +179,8 @@ def test_followed_logs_that_are_left_are_read_no_further(jobs: Jobs, namespace: 
 def test_an_unreadable_log_does_not_end_those_of_other_pods(jobs: Jobs, namespace: Namespace) -> None:
     jobs.submit(JOB)
     _, pod = namespace.pod(0), namespace.pod(1)
-    lines: dict[str, Queue[str | None]] = {pod: Queue()}
-    with serving(lines) as port:
+    with serving({pod: said("one", None)}) as port:
         namespace.node("node-1", port)  # no node-0
-        lines[pod].put("one")
-        lines[pod].put(None)
         unreadable, readable = sorted(map(str, jobs.logs("cartpole")))
     assert unreadable.startswith("[worker 0] ")
     assert readable == "[worker 1] one"

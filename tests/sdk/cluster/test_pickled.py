@@ -1,10 +1,10 @@
 """Callables of a program that travel as bytes in a job's source."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.running import output_of
 
 from rollfleet.cluster.pickled_module import loaded
 
@@ -38,17 +38,14 @@ def test_what_no_module_defines_reaches_a_worker_and_the_module_beside_the_progr
     here.mkdir()
     there.mkdir()
     (here / "beside.py").write_text("def three():\n    return 3\n")
-    command = [sys.executable, "-c", PROGRAM]  # as at Python's prompt: no file has its source
+    command = ["-c", PROGRAM]  # as at Python's prompt: no file has its source
     if not interactive:
         (here / "program.py").write_text(PROGRAM)
-        command = [sys.executable, "program.py"]
-    done = subprocess.run([*command, str(there)], cwd=here, capture_output=True, text=True, check=False)
-    assert not done.returncode, done.stderr
-    lines = [line.partition(" ") for line in done.stdout.splitlines()]
+        command = ["program.py"]
+    lines = [line.partition(" ") for line in output_of(sys.executable, *command, there, cwd=here).splitlines()]
     made = ", ".join(f"load({name!r})(**{kwargs})" for name, _, kwargs in lines)
     code = f"from rollfleet.system.entrypoints import load; print(*(getattr(x, 'number', x) for x in ({made})))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=there, capture_output=True, text=True, check=False)
-    assert done.stdout == "5 5 2 8\n", done.stderr
+    assert output_of(sys.executable, "-c", code, cwd=there) == "5 5 2 8\n"
 
 
 def test_another_version_of_python_is_an_error_that_names_both() -> None:

@@ -2,13 +2,12 @@
 
 from contextlib import suppress
 from pathlib import Path
-from queue import Queue
 
 import pytest
 from tests.api.job_data import job_data
 from tests.control.chart.helm import Helm, Rendered
 from tests.control.kubernetes import OTHER, OTHER_TOKEN, ApiServer
-from tests.sdk.cluster.log_server import serving
+from tests.sdk.cluster.log_server import said, serving
 from tests.sdk.cluster.namespace import RBAC, Namespace
 from tests.waiting import wait_until
 
@@ -53,9 +52,7 @@ def test_a_user_with_the_role_may_do_all_that_jobs_does(users_jobs: Jobs, namesp
     assert jobs.scale("cartpole", 3).spec.workers == 3
     create_claim(jobs, jobs.get("cartpole"), "cartpole-kept", "1Gi")
     pod = namespace.pod(0)
-    logs: dict[str, Queue[str | None]] = {pod: Queue()}
-    logs[pod].put(None)
-    with serving(logs) as port:
+    with serving({pod: said(None)}) as port:
         namespace.node("node-0", port)
         assert list(jobs.logs("cartpole")) == []
     assert jobs.api.get("Secret", namespace.name, "cartpole-learner-nats") is None

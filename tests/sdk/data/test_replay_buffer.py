@@ -1,4 +1,3 @@
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +6,6 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rollfleet import Collector
 from rollfleet.data.replay_buffer import ReplayBuffer
 from rollfleet.errors import JobInvalid
 
@@ -79,17 +77,3 @@ def test_numbers_of_numpy_are_numbers() -> None:
     buffer = ReplayBuffer(np.int64(2))  # type: ignore[arg-type]
     buffer.extend(frames(1, 2, 3))
     assert len(buffer.sample(np.uint8(5))) == 5  # type: ignore[arg-type]
-
-
-def test_a_collector_fills_a_buffer_while_another_thread_samples() -> None:
-    buffer = ReplayBuffer(256)
-    with Collector(
-        "CartPole-v1", None, num_envs=4, frames_per_batch=64, total_frames=640, replay_buffer=buffer
-    ) as source:
-        assert next(source) is None
-        filling = threading.Thread(target=lambda: [None for _ in source])
-        filling.start()
-        while filling.is_alive():
-            assert buffer.sample(16)["observation"].shape == (16, 4)
-        filling.join()
-    assert (len(buffer), buffer.write_count) == (256, 640)

@@ -29,21 +29,24 @@ def test_each_row_is_a_piece_of_one_trajectory_in_the_order_of_the_batch() -> No
     assert split["image"].shape == (3, 4, 2, 2)
 
 
-def test_one_id_in_two_rows_or_twice_in_a_row_makes_two_pieces() -> None:
-    """As after `cat_results="time"`, or when an episode continues in the next batch."""
-    assert split_trajectories(batch_of([[5, 5], [5, 5]]))["frame"].tolist() == [[1, 2], [3, 4]]
-    assert split_trajectories(batch_of([[5, 6, 5]]))["frame"].tolist() == [[1], [2], [3]]
+PIECES: dict[str, tuple[TensorDict, list[list[int]]]] = {
+    "an id in two rows, as after `cat_results='time'`": (batch_of([[5, 5], [5, 5]]), [[1, 2], [3, 4]]),
+    "an id twice in a row": (batch_of([[5, 6, 5]]), [[1], [2], [3]]),
+    "padding": (batch_of([[3, 3, -1, -1], [-1, 4, 4, 4]], mask=True), [[1, 2, 0], [6, 7, 8]]),
+    "padding alone": (batch_of([[-1, -1]], mask=True), []),
+    "a stack": (
+        torch.stack([batch_of([[1, 1], [2, 3]]), batch_of([[4, 4], [5, 5]])]),
+        [[1, 2], [3, 0], [4, 0], [1, 2], [3, 4]],
+    ),
+}
 
 
-def test_padding_is_in_no_piece() -> None:
-    split = split_trajectories(batch_of([[3, 3, -1, -1], [-1, 4, 4, 4]], mask=True))
-    assert split["frame"].tolist() == [[1, 2, 0], [6, 7, 8]]
-    assert split[MASK].tolist() == [[True, True, False], [True, True, True]]
-
-
-def test_stacked_batches_are_split_row_by_row() -> None:
-    stacked: TensorDict = torch.stack([batch_of([[1, 1], [2, 3]]), batch_of([[4, 4], [5, 5]])])
-    assert [int(ids[0]) for ids in split_trajectories(stacked)[TRAJECTORY]] == [1, 2, 3, 4, 5]
+@pytest.mark.parametrize("case", PIECES)
+def test_a_piece_is_of_one_row_and_without_gaps_and_padding(case: str) -> None:
+    batch, pieces = PIECES[case]
+    split = split_trajectories(batch)
+    assert split["frame"].tolist() == pieces
+    assert torch.equal(split[MASK], split["frame"] > 0)
 
 
 def test_the_result_has_its_own_memory() -> None:
@@ -121,7 +124,3 @@ def test_a_batch_without_frames_has_no_trajectories(shape: tuple[int, ...]) -> N
     assert split.batch_size == (0, 0)
     assert split["image"].shape == (0, 0, 2, 2)
     assert frames_of(empty).batch_size == (0,)
-
-
-def test_padding_alone_has_no_trajectories() -> None:
-    assert split_trajectories(batch_of([[-1, -1]], mask=True)).batch_size == (0, 0)

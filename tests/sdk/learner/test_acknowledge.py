@@ -5,19 +5,15 @@ from typing import Any
 
 import pytest
 from tests.job_server import Connect, Server
+from tests.sdk.nats.numbered_batches import SYNC
 
 from rollfleet.errors import JobInvalid
 
-SPEC: dict[str, Any] = {
-    "env": {"id": "CartPole-v1", "numEnvs": 2},
-    "policy": {"random": {}},
-    "collect": {"framesPerBatch": 32},
-    "delivery": {"maxBatchesAhead": 3},
-}
+AHEAD: dict[str, Any] = {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 3}}
 
 
 def test_in_mode_sync_an_unacknowledged_batch_is_too_old_for_the_successor(connect: Connect, server: Server) -> None:
-    server.start_workers(**SPEC | {"mode": "Sync", "workers": 1})
+    server.start_workers(**SYNC | AHEAD | {"workers": 1})
     first = connect(acknowledge="manual")
     list(islice(first, 2))
     first.ack()
@@ -31,7 +27,7 @@ def test_in_mode_sync_an_unacknowledged_batch_is_too_old_for_the_successor(conne
 
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
 def test_a_loop_that_never_acknowledges_raises(mode: str, connect: Connect, server: Server) -> None:
-    server.start_workers(**SPEC | {"mode": mode, "workers": 2})
+    server.start_workers(**SYNC | AHEAD | {"mode": mode})
     collector = connect(acknowledge="manual")
     with pytest.raises(JobInvalid, match=r"are not acknowledged, and a worker may be 3 ahead .*call ack\(\)"):
         list(islice(collector, 9))  # of each worker 3, and one that it collected meanwhile

@@ -108,6 +108,17 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
         ({"policy_factory": "nowhere:make"}, r"policy_factory: module 'nowhere'"),
         ({"env_kwargs": {"nonsense": 1}}, r"could not be built with kwargs \{'nonsense': 1\}"),
         ({"workers": 1, "start_method": "thread"}, r"start_method is one of 'spawn', 'fork', not 'thread'"),
+        ({"processes": 2}, r"`processes` is a rollfleet.Processes\(\.\.\.\), not 2"),
+        (
+            {"num_envs": 4, "env_processes": 2},
+            "^env_processes: only `vectorization='async'` uses processes; write that, or remove `env_processes`$",
+        ),
+        (
+            {"reset_at_each_iter": True, "reset_when_done": False},
+            "^reset_when_done: with `reset_when_done=False` an environment ends at most one episode in a batch: "
+            "`trajs_per_batch` may never be reached, and `reset_at_each_iter` would also reset unfinished episodes; "
+            "remove one of them$",
+        ),
     ],
 )
 def test_an_invalid_value_is_refused_by_its_keyword(keywords: dict[str, Any], message: str) -> None:
@@ -161,9 +172,7 @@ def test_an_invalid_environment_argument_is_refused(env: Any) -> None:
     [
         ({"backend": "envpool", "env_processes": 1}, ("backend", "env_processes")),
         ({"trajs_per_batch": 2, "set_truncated": True}, ("trajs_per_batch", "set_truncated")),
-        ({"reset_at_each_iter": True, "reset_when_done": False}, ("reset_at_each_iter", "reset_when_done")),
         ({"trajs_per_batch": 2, "reset_when_done": False}, ("trajs_per_batch", "reset_when_done")),
-        ({"env_processes": 2, "num_envs": 4}, ("env_processes", "vectorization")),
         ({"env_processes": 4, "num_envs": 2, "vectorization": "async"}, ("env_processes", "num_envs")),
         ({"backend": "envpool", "vectorization": "async"}, ("backend", "vectorization")),
         ({"mode": "async"}, ("mode", "workers")),

@@ -1,9 +1,7 @@
 """The end of a collector raises each error that no call has raised, once."""
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,26 +37,3 @@ def test_shutdown_raises_an_error_that_no_call_has_raised(here: Callable[..., Co
     wait_until(lambda: collector.stats().workers[0].state is WorkerState.FAILED)  # known, and not raised yet
     with pytest.raises(WorkerFailed, match="the simulator broke"):
         collector.shutdown()
-
-
-class Closing(CountingEnv):
-    """Takes a second to close, and then creates a file."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._folder = folder
-
-    def close(self) -> None:
-        time.sleep(1.0)
-        (self._folder / "closed").touch()
-
-
-@pytest.mark.parametrize(("timeout_s", "closed"), [(0.01, False), (60.0, True)])
-def test_workers_have_timeout_s_to_end_in_order(
-    processes: Collect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_s: float, closed: bool
-) -> None:
-    monkeypatch.setattr("rollfleet.processes.supervisor.TERMINATE_GRACE_S", 0.0)  # SIGTERM and SIGKILL at once
-    collector = processes(Closing, always_0, env_kwargs={"folder": tmp_path}, workers=1, **OPTIONS)
-    next(collector)
-    collector.shutdown(timeout_s)
-    assert (tmp_path / "closed").exists() is closed

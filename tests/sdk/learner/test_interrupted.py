@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -232,8 +233,17 @@ def test_an_interrupted_round_is_dropped_and_counted(apart: Collect, tmp_path: P
     env_kwargs: list[dict[str, Any]] = [{}, {"step": 12, "file": go}]
     collector = apart(WaitsForFile, always_0, env_kwargs=env_kwargs, **ONE_ENV)
     batches = [next(collector)]
-    with pytest.raises(KeyboardInterrupt), Pressed(0.3):
+
+    def press_when_sent() -> None:
+        wait_until(lambda: collector.stats().workers[0].batches == 2)
+        time.sleep(0.3)  # the learner receives it
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=press_when_sent)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
         next(collector)
+    pressing.join()
     go.touch()
     batches += islice(collector, 2)
     for frames in rows_by_worker(batches).values():

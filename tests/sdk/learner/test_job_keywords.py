@@ -7,7 +7,6 @@ import pytest
 from pydantic_core import PydanticUndefined
 from tests.sdk.given_keywords import DEFAULTS, keywords_of
 
-from rollfleet.errors import JobInvalid
 from rollfleet.learner.construction import construct
 from rollfleet.learner.keywords import PLACES
 from rollfleet_api.job import CollectorJobSpec
@@ -42,24 +41,3 @@ def test_a_value_is_written_to_its_place_in_the_job(given: dict[str, Any], spec:
     written: Any = construct("CartPole-v1", None, keywords_of(frames_per_batch=8, **given)).workload.job.dump()["spec"]
     del written["policy"]
     assert written == {"env": {"id": "CartPole-v1"}, "collect": {"framesPerBatch": 8}} | spec
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            {"num_envs": 4, "env_processes": 2},
-            "env_processes: only `vectorization='async'` uses processes; write that, or remove `env_processes`",
-        ),
-        (
-            {"reset_at_each_iter": True, "reset_when_done": False},
-            "reset_when_done: with `reset_when_done=False` an environment ends at most one episode in a batch: "
-            "`trajs_per_batch` may never be reached, and `reset_at_each_iter` would also reset unfinished episodes; "
-            "remove one of them",
-        ),
-    ],
-)
-def test_a_message_about_several_fields_has_their_keywords(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(JobInvalid) as raised:
-        construct("CartPole-v1", None, keywords_of(frames_per_batch=8, **given))
-    assert str(raised.value) == message

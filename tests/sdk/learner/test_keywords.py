@@ -8,7 +8,6 @@ import pytest
 from tests.sdk.given_keywords import keywords_of
 
 from rollfleet import Collector, Processes, connect
-from rollfleet.errors import JobInvalid
 
 
 def test_a_keyword_is_given_if_its_value_is_not_the_default() -> None:
@@ -22,11 +21,6 @@ def test_a_number_of_numpy_is_taken_as_pythons() -> None:
     keywords = keywords_of(**given)
     assert [keywords[name] for name in given] == [8, True, 0.5]
     assert [type(keywords[name]) for name in given] == [int, bool, float]
-
-
-def test_processes_is_a_value_of_its_class() -> None:
-    with pytest.raises(JobInvalid, match=r"`processes` is a rollfleet.Processes\(\.\.\.\), not 2"):
-        Collector("CartPole-v1", frames_per_batch=8, processes=2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A learner leaves nothing behind, however it ends. (Worker processes: tests/sdk/processes/test_endings.py.)"""
+"""A learner and its workers leave nothing behind, however the program ends."""
 
 import gc
 import os
@@ -8,54 +8,97 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 from tests.job_server import Server, actor_critic
-from tests.running import running
+from tests.running import alive, running
 from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet import Collector, ReplayBuffer
 from rollfleet.errors import JobEnded, WeightMismatch
+from rollfleet.nats import transport
+from rollfleet.nats.link import Link
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 
+INTERRUPT, KILL = "os.kill(os.getpid(), signal.SIGINT)", "os.kill(os.getpid(), signal.SIGKILL)"
 ENDS = {
     "shut down": "collector.shutdown()",
     "dropped": "del collector\ngc.collect()",
     "forgotten": "",
-    "raised": "raise SystemExit(0)",
-    "interrupted": "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)",
+    "kept in a cycle": "collector.itself = collector",
+    "left by an error": "raise ValueError('so')",
+    "left by an exit": "sys.exit(0)",
+    "left by an exit at once": "os._exit(0)",
+    "interrupted": f"{INTERRUPT}\ntime.sleep(60)",
+    "interrupted in an iteration": f"{INTERRUPT}\nlist(collector)",
+    "terminated": "os.kill(os.getpid(), signal.SIGTERM)\nlist(collector)",
+    "killed": KILL,
+    "iterated by a thread": "threading.Thread(target=lambda: list(collector), daemon=True).start()",
+    "made by a thread, and killed": KILL,
 }
-
 # Python ends by the signal itself, or with 1 if another thread ran `exec` on a text meanwhile, as torch does.
-CODES = {end: (-signal.SIGINT, 1) if end == "interrupted" else (0,) for end in ENDS}
+INTERRUPTED = (-signal.SIGINT, 1)
+CODES = dict.fromkeys(("shut down", "dropped", "forgotten", "kept in a cycle", "left by an exit"), (0,)) | {
+    "left by an error": (1,),
+    "interrupted": INTERRUPTED,
+    "interrupted in an iteration": INTERRUPTED,
+}
+"""The exit codes of the ends that Python chooses itself."""
 
 HERE = 'rollfleet.Collector("CartPole-v1", num_envs=2, frames_per_batch=16, replay_buffer=buffer'
-BEFORE = {
+PROCESSES = (
+    'rollfleet.Collector("Mine-v0", act, num_envs=2, frames_per_batch=16, workers=2, vectorization="async", '
+    'processes=rollfleet.Processes(start_method="{}"))'
+)
+MADE = {
     "here": f"{HERE})",
     "in processes of environments": f'{HERE}, vectorization="async")',
     "nats": 'rollfleet.connect("default/test", policy, address=sys.argv[1], replay_buffer=buffer)',
+    "fork": PROCESSES.format("fork"),
+    "spawn": PROCESSES.format("spawn"),
 }
+PROGRAM = """
+import gc, os, signal, sys, threading, time
+import gymnasium, psutil, rollfleet
+from rollfleet.testing import CountingEnv
 
+class Mine(CountingEnv):
+    pass
 
-def program(where: str, use: str, end: str) -> str:
-    """Return the text of a program that makes a collector, begins to use it, and ends."""
-    parts = [
-        "import gc, os, signal, sys, time",
-        "import gymnasium, rollfleet",
-        "class Buffer:\n    def extend(self, frames): pass",
-        "buffer = Buffer()",
-        'env = gymnasium.make("CartPole-v1")',
-        "policy = rollfleet.ActorCritic(env.observation_space, env.action_space)",
-        f"collector = {BEFORE[where]}",
-        use,
-        ENDS[end],
-    ]
-    return "\n".join(parts)
+class Buffer:
+    def extend(self, frames): pass
+
+def act(observation):
+    return observation[:, 0].gt(0).long()
+
+def make():
+    global collector
+    collector = {made}
+
+gymnasium.register("Mine-v0", entry_point=Mine)
+buffer, env = Buffer(), gymnasium.make("CartPole-v1")
+policy = rollfleet.ActorCritic(env.observation_space, env.action_space)
+{make}
+{use}
+print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
+{end}
+"""
+"""It has no `if __name__ == "__main__"`, and registers an environment."""
+IN_A_THREAD = "maker = threading.Thread(target=make)\nmaker.start(); maker.join()"
+ITERATED, STARTED = "next(collector)", "collector.start()"
+OF_LEARNERS = ("shut down", "dropped", "forgotten", "left by an exit", "interrupted")
+OF_PROCESSES = [end for end in ENDS if end not in ("shut down", "dropped", "interrupted")]
+CASES = [
+    *product(("here", "in processes of environments", "nats"), OF_LEARNERS, (ITERATED, STARTED)),
+    *product(("fork",), OF_PROCESSES, (ITERATED,)),
+    *product(("spawn",), ("forgotten", "killed"), (ITERATED,)),
+]
 
 
 def in_group(number: int) -> list[int]:
@@ -73,27 +116,35 @@ def shared() -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("use", ["next(collector)", "collector.start()"], ids=["iterated", "started"])
-@pytest.mark.parametrize("end", list(ENDS))
-@pytest.mark.parametrize("where", BEFORE)
+@pytest.mark.parametrize(("where", "end", "use"), CASES)
 def test_nothing_outlives_a_program_whose_collector_was(
-    where: str, end: str, use: str, server: Server, tmp_path: Path
+    where: str, end: str, use: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    before, script = shared(), tmp_path / "learner.py"
+    before, script, url = shared(), tmp_path / "learner.py", ""
     if where == "nats":
+        server: Server = request.getfixturevalue("server")
         server.start_workers()
-    script.write_text(program(where, use, end))
-    command = (sys.executable, str(script), server.url(Role.LEARNER))
+        url = server.url(Role.LEARNER)
+    make = IN_A_THREAD if end.startswith("made by a thread") else "make()"
+    script.write_text(PROGRAM.format(made=MADE[where], make=make, use=use, end=ENDS[end]))
+    command = (sys.executable, "-P", str(script), url)
     with running(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0) as learner:
         try:
-            _, errors = learner.communicate(timeout=100)
+            output, errors = learner.communicate(timeout=100)
+            children = [int(pid) for pid in output.split()]
+            assert len(children) >= {"here": 0, "nats": 0}.get(where, 2), errors
+            wait_until(lambda: not any(map(alive, children)), 10)
             assert not in_group(learner.pid)
             assert not {name for name in shared() - before if str(learner.pid) in name}
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(learner.pid, signal.SIGKILL)
-    assert learner.returncode in CODES[end], errors
-    assert ("KeyboardInterrupt" in errors) == (end == "interrupted"), errors
+    assert learner.returncode in CODES.get(end, (learner.returncode,)), errors
+    if end != "iterated by a thread":
+        assert ("Traceback" in errors) == (end == "left by an error" or end.startswith("interrupted")), errors
+        assert ("KeyboardInterrupt" in errors) == end.startswith("interrupted"), errors
+    if where == "spawn":
+        assert errors == ""
 
 
 @pytest.mark.parametrize("use", ["iterated", "started", "limited"])
@@ -116,9 +167,14 @@ def test_a_dropped_collector_over_nats_closes_its_connection_and_ends_its_thread
     wait_until(lambda: held_for(server) <= before)
 
 
-def test_a_fork_of_a_learner_over_nats_neither_waits_nor_ends_the_job(server: Server) -> None:
+def test_a_fork_of_a_learner_over_nats_neither_waits_nor_ends_the_job(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.start_workers()
-    gc.freeze()  # the child collects what is made from here on: all objects would take it seconds on a busy machine
+    monkeypatch.setattr(transport, "FLUSH_TIMEOUT_S", 90.0)  # a fork that waits takes longer than a busy machine
+    monkeypatch.setattr(transport, "END_TIMEOUT_S", 90.0)
+    monkeypatch.setattr(Link.close, "__kwdefaults__", {"flush_timeout_s": 90.0})
+    gc.freeze()  # the child collects what is made from here on
     collector: Collector | None = rollfleet.connect(
         server.subjects.key, actor_critic(), address=server.url(Role.LEARNER), timeout_s=10
     )
@@ -133,7 +189,7 @@ def test_a_fork_of_a_learner_over_nats_neither_waits_nor_ends_the_job(server: Se
             collector = None  # closes it, as the end of the program does
             gc.collect()
         finally:
-            os._exit(int(time.monotonic() - began > 2.0))
+            os._exit(int(time.monotonic() - began > 45.0))
     gc.unfreeze()
     assert os.waitpid(child, 0)[1] == 0
     next(collector)

@@ -1,6 +1,5 @@
 """A learner's view of a job: real workers and a real nats-server, with threads in place of processes."""
 
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -68,21 +67,3 @@ def test_weights_with_too_many_parameters_are_refused(server: Server, connect: C
     collector.update_policy_weights_({f"layer{number}.weight": torch.zeros(1) for number in range(20_000)})
     with pytest.raises(MessageTooLarge, match="20,000 parameters"):
         next(collector)
-
-
-@pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
-def test_a_returning_learner_continues_with_the_next_version_and_the_same_workers(
-    spec: dict[str, Any], connect: Connect, server: Server
-) -> None:
-    workers = server.start_workers(**spec)
-    crashing = connect(actor_critic())
-    assert len(list(islice(crashing, 5))) == 5
-    with pytest.raises(ArithmeticError), crashing:
-        raise ArithmeticError("the learner crashed")
-    with connect(actor_critic()) as collector:
-        while next(collector)["collector", "policy_version"].max() < 6:  # batches of version 5 may be on their way
-            pass
-    assert collector.version >= 6
-    for worker in workers:
-        worker.join()
-        assert worker.transport.incarnation == 0

@@ -235,8 +235,7 @@ def test_nats_may_be_killed_and_started_again_under_several_ranks(server: Server
     server.start_workers(**SYNC)
     collectors = both(connect)
     in_step(collectors, 3)
-    server.kill()
-    server.start_again()
+    server.restart()
     in_step(collectors, 5)
     assert [collector.frames for collector in collectors] == [8 * 32] * 2
     assert [collector.stats().missed for collector in collectors] == [0, 0]
@@ -273,8 +272,7 @@ def test_rank_0_reports_the_frames_of_all_ranks(server: Server, connect: Connect
     leader, other = both(connect)
     in_step([leader, other], 3)
     assert (leader.frames, other.frames) == (96, 96)
-    admin, heard = server.link(), list[LearnerStatus]()
-    admin.call(admin.listen(admin.subjects.learner(0), LearnerStatus, heard.append))
+    heard = server.hear(server.subjects.learner(0), LearnerStatus)
     wait_until(lambda: heard and (heard[-1].frames, heard[-1].batches) == (192, 3))
 
 

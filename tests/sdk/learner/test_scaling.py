@@ -1,12 +1,12 @@
 """The number of workers changes during a run, and the iterator continues: real workers, a real nats-server."""
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.sdk.batch_sender import Sender
+from tests.sdk.concurrent_calls import begin
 from tests.waiting import wait_until
 
 from rollfleet import Collector
@@ -76,9 +76,10 @@ def test_the_learner_reports_its_loops_wait_for_data(server: Server, connect: Co
     first_s = reported(server, lambda status: status.waited_s).waited_s or 0.0
     worker.leave()
     worker.join()
-    threading.Timer(1.0, lambda: server.start_worker(job, 0)).start()
-    next(collector)
+    waiting = begin(next, collector)
     reported(server, lambda status: status.waited_s and status.waited_s > first_s + 0.8)
+    server.start_worker(job, 0)
+    waiting.result(60)
 
 
 def test_the_learner_reports_the_number_of_episodes(server: Server, connect: Connect) -> None:
@@ -103,7 +104,6 @@ def test_the_reported_lowest_version_covers_present_workers_only(server: Server,
 
 def reported(server: Server, holds: Callable[[LearnerStatus], object]) -> LearnerStatus:
     """Return the learner's heartbeat, once this holds for it."""
-    link, heard = server.link(), list[LearnerStatus]()
-    link.call(link.listen(link.subjects.learner(0), LearnerStatus, heard.append))
+    heard = server.hear(server.subjects.learner(0), LearnerStatus)
     wait_until(lambda: heard and holds(heard[-1]))
     return heard[-1]

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from tests.job_server import Server, join_all
 from tests.pages import blocks
+from tests.running import output_of
 
 from rollfleet_api.address import Address
 from rollfleet_api.permissions import Role
@@ -23,17 +23,9 @@ def under_torchrun(learner: str, folder: Path, address: Address) -> str:
     (folder / "learner.py").write_text(learner)
     # Not the machine's name, which may not resolve.
     here = ["--local-addr=127.0.0.1", f"--nproc-per-node={RANKS}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", *here, "learner.py"],
-        cwd=folder,
-        env=os.environ | address.variables() | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    command = (sys.executable, "-m", "torch.distributed.run", "--standalone", *here, "learner.py")
+    environ = os.environ | address.variables() | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return output_of(*command, cwd=folder, env=environ, timeout=110)
 
 
 @pytest.mark.slow

@@ -3,20 +3,13 @@
 from pathlib import Path
 
 import pytest
-import torch
 from tests.job_server import Connect, Server
-from tests.sdk.counting import OPTIONS, VERSION, Learned, WaitsForFile
+from tests.sdk.counting import OPTIONS, VERSION, Learned, WaitsForFile, showing
 from tests.sdk.places import Collect
 from tests.waiting import wait_until
 
 from rollfleet.errors import Timeout
 from rollfleet_api.messages import WorkerState
-
-
-def showing(weight: float) -> Learned:
-    policy = Learned()
-    torch.nn.init.constant_(policy.weight, weight)
-    return policy
 
 
 def test_a_learner_of_one_thread_waits_for_a_version_between_two_batches(collect: Collect) -> None:

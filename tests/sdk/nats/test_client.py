@@ -1,25 +1,22 @@
 """The changes to nats-py's client: large messages arrive unchanged, between any two clients."""
 
 import asyncio
-import json
+import os
 import random
+import signal
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import nats
 import pytest
-import trustme
 import uvloop
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 from tests.job_server import Server
+from tests.sdk.nats.encrypted import encrypt
 
 from rollfleet.nats.client import LARGE_BYTES, Client, Pieces
-from rollfleet.nats.embedded_server import CONFIG, NatsServer, start_nats_server
-from rollfleet_api.subjects import Subjects
 
 SIZES = (0, 1, 100, LARGE_BYTES - 1, LARGE_BYTES, LARGE_BYTES + 1, 300_000, 1_000_000)
 LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -81,34 +78,22 @@ def test_messages_arrive_at_this_client_and_at_a_plain_one(server: Server, loop:
         runner.run(main())
 
 
-@asynccontextmanager
-async def tls_server(folder: Path) -> AsyncIterator[tuple[NatsServer, ssl.SSLContext]]:
-    """A server over TLS, and a context that trusts its certificate."""
-    authority, certificate, key = trustme.CA(), folder / "tls.crt", folder / "tls.key"
-    issued = authority.issue_cert("127.0.0.1")
-    issued.cert_chain_pems[0].write_to_path(certificate)
-    issued.private_key_pem.write_to_path(key)
+def over_tls(server: Server) -> ssl.SSLContext:
+    """Start the server again over TLS, and return a context that trusts its certificate."""
     trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)
-    server = await start_nats_server(Subjects.parse("tls"), folder)
-    await server.child.stop(5.0)
-    config, tls = folder / CONFIG, {"cert_file": str(certificate), "key_file": str(key)}
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"tls": tls}))
-    await server.start_again()
-    try:
-        yield server, trusting
-    finally:
-        await server.child.stop(5.0)
+    encrypt(server).configure_trust(trusting)
+    return trusting
 
 
 @LOOPS
-def test_messages_arrive_over_tls(loop: Loop, tmp_path: Path) -> None:
+def test_messages_arrive_over_tls(server: Server, loop: Loop) -> None:
+    trusting = over_tls(server)
+
     async def main() -> None:
-        async with tls_server(tmp_path) as (server, trusting):
-            sender, receiver = Client(), Client()
-            for each in (sender, receiver):
-                await each.connect(server.url(None), tls=trusting)
-            await carried(sender, receiver)
+        sender, receiver = Client(), Client()
+        for each in (sender, receiver):
+            await each.connect(server.url(), tls=trusting)
+        await carried(sender, receiver)
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(main())
@@ -117,25 +102,26 @@ def test_messages_arrive_over_tls(loop: Loop, tmp_path: Path) -> None:
 @LOOPS
 @pytest.mark.parametrize("refused", [False, True])
 def test_an_end_of_a_connection_over_tls_is_no_warning(
-    loop: Loop, tmp_path: Path, caplog: pytest.LogCaptureFixture, refused: bool
+    server: Server, loop: Loop, caplog: pytest.LogCaptureFixture, refused: bool
 ) -> None:
+    trusting = over_tls(server)
+    url = f"nats://admin:wrong@{server.host_port}" if refused else server.url()
+
     async def main() -> None:
         client, over = Client(), asyncio.Event()
 
         async def end(*_: object) -> None:
             over.set()
 
-        async with tls_server(tmp_path) as (server, trusting):
-            url = f"nats://admin:wrong@{server.host_port}" if refused else server.url(None)
-            again: dict[str, Any] = {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.1}
-            connected = client.connect(url, tls=trusting, disconnected_cb=end, error_cb=end, **again)
-            connecting = asyncio.ensure_future(connected)
-            if not refused:
-                await connecting
-                await server.child.stop(5.0)
-            async with asyncio.timeout(10):
-                await over.wait()
-            connecting.cancel()
+        again: dict[str, Any] = {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.1}
+        connected = client.connect(url, tls=trusting, disconnected_cb=end, error_cb=end, **again)
+        connecting = asyncio.ensure_future(connected)
+        if not refused:
+            await connecting
+            os.kill(server.pid, signal.SIGTERM)
+        async with asyncio.timeout(10):
+            await over.wait()
+        connecting.cancel()
         await client.close()
         if left := client._transport:  # noqa: SLF001 (nats-py leaves that of a failed attempt)
             left.close()  # type: ignore[no-untyped-call]

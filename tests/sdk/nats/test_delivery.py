@@ -1,6 +1,5 @@
 """Each batch reaches the learner once, over a real nats-server that loses messages."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -15,18 +14,15 @@ from rollfleet import Collector
 from rollfleet.errors import LearnerReplaced
 from rollfleet.nats import intake, receiver
 from rollfleet.nats.transport import NatsTransport
+from rollfleet.testing.rig import run
 from rollfleet.wire.fragment_message import pack_fragment, unpack_fragment
 from rollfleet_api.job import Compression
-from rollfleet_api.messages import Control, LearnerPhase, WorkerState
+from rollfleet_api.messages import LearnerPhase, WorkerState
 from rollfleet_api.permissions import Role
 
 PLAIN = {"compression": "None"}  # equal numbers would make small batches
 RANDOM: dict[str, Any] = ASYNC | {"policy": {"random": {}}, "delivery": PLAIN}
 LARGE = 100_000  # numbers of an observation: batches of 3.2 MB, which the learner asks for
-
-
-def run(transport: NatsTransport) -> Control:
-    return Control(session=transport.resumed.session, phase=LearnerPhase.RUN, round=0, version=0)
 
 
 @pytest.mark.parametrize("compression", [*Compression])
@@ -145,18 +141,11 @@ def test_batches_stay_whole_when_their_worker_may_be_further_ahead(server: Serve
     assert collector.stats().corrupt == 0
 
 
-def restart(server: Server, *, max_payload: int) -> None:
-    server.kill()
-    config = server.folder / "nats.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_payload": max_payload}))
-    server.start_again()
-
-
 def test_a_kept_batch_fits_a_server_that_comes_back_with_a_smaller_limit(server: Server, connect: Connect) -> None:
     server.own(**RANDOM)
     transport = server.worker_transport(0)
     transport.send(fragment(5.0, size=LARGE), META)
-    restart(server, max_payload=1 << 16)
+    server.restart(max_payload=1 << 16)
     collector = connect()
     assert values(collector, 1) == [5.0]
     assert collector.stats().corrupt == 0
@@ -165,11 +154,11 @@ def test_a_kept_batch_fits_a_server_that_comes_back_with_a_smaller_limit(server:
 def test_a_worker_that_waits_for_the_learner_leaves_when_the_job_completes(server: Server) -> None:
     job = server.own(**RANDOM)
     learner = NatsTransport(server.link(Role.LEARNER), job)
-    learner.control(run(learner))
+    run(learner, version=0)
     worker = server.start_worker(job, 0)
     wait_until(lambda: worker.status and worker.status.batches)  # it takes none
     worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
-    learner.control(replace(run(learner), phase=LearnerPhase.COMPLETE))
+    run(learner, version=0, phase=LearnerPhase.COMPLETE)
     worker.join()
     learner.close()
     assert worker.status is not None

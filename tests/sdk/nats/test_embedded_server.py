@@ -104,8 +104,8 @@ def test_server_that_ends_at_once_is_an_error_with_its_output(tmp_path: Path, mo
 def test_server_that_does_not_come_up_is_ended_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path / "bin", f"echo $$ > {tmp_path}/pid; echo still thinking; exec sleep 600")
     monkeypatch.setenv("PATH", str(tmp_path / "bin") + os.pathsep + os.environ["PATH"])
-    monkeypatch.setattr(nats_server, "START_TIMEOUT_S", 0.5)
-    with pytest.raises(RollfleetError, match=r"did not come up within 0\.5 s: still thinking"):
+    monkeypatch.setattr(nats_server, "START_TIMEOUT_S", 2.0)
+    with pytest.raises(RollfleetError, match=r"did not come up within 2 s: still thinking"):
         asyncio.run(start_nats_server(SUBJECTS, tmp_path))
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 

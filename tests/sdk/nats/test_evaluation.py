@@ -1,11 +1,13 @@
 """Evaluation workers over a real NATS: which versions they get, and what becomes of their results."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from tests.job_server import Connect, Server, actor_critic
 from tests.waiting import wait_until
 
+import rollfleet
 from rollfleet import Collector
 from rollfleet_api.messages import LearnerStatus
 from rollfleet_api.versions import count_of
@@ -51,12 +53,16 @@ def test_evaluation_workers_take_turns(server: Server, connect: Connect) -> None
     assert versions(collector) == [2, 4, 6, 10]
 
 
-def test_an_evaluation_worker_that_joins_late_evaluates_the_stored_version(server: Server, connect: Connect) -> None:
-    job = server.own(**SPEC)
-    collector = connect(actor_critic())
+def test_an_evaluation_worker_that_joins_late_evaluates_the_stored_version_as_it_is_evaluated_here(
+    server: Server, connect: Connect
+) -> None:
+    job, policy = server.own(**SPEC), actor_critic()
+    collector = connect(policy)
     send(collector, 3)
     server.start_worker(job, 0, evaluates=True)
     wait_until(lambda: versions(collector) == [3])
+    expected = rollfleet.evaluate(policy, "CartPole-v1", SPEC["evaluation"]["episodes"], num_envs=2)
+    assert replace(collector.evaluations[0], time_s=0.0) == replace(expected, version=3, time_s=0.0)
 
 
 def test_a_learner_that_runs_gets_results_of_an_evaluation_that_is_added(server: Server, connect: Connect) -> None:
@@ -85,8 +91,7 @@ def test_a_cut_connection_loses_no_later_version(server: Server, connect: Connec
     collector = connect(actor_critic())
     send(collector, 3)
     wait_until(lambda: versions(collector) == [3])
-    server.kill()
-    server.start_again()
+    server.restart()
     send(collector, 6)
     wait_until(lambda: versions(collector) == [3, 6], 60)
 
@@ -101,8 +106,7 @@ def test_weights_that_do_not_fit_are_named(server: Server, connect: Connect) -> 
 
 def test_a_learners_heartbeat_and_its_successor_have_the_newest_evaluation(server: Server, connect: Connect) -> None:
     server.start_worker(server.own(**SPEC), 0, evaluates=True)
-    collector, link, heard = connect(actor_critic()), server.link(), list[LearnerStatus]()
-    link.call(link.listen(link.subjects.learner(0), LearnerStatus, heard.append))
+    collector, heard = connect(actor_critic()), server.hear(server.subjects.learner(0), LearnerStatus)
     send(collector, 3)
     wait_until(lambda: versions(collector) == [3])
     wait_until(lambda: heard and heard[-1].evaluation == collector.evaluations[-1])

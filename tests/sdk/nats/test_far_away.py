@@ -14,7 +14,8 @@ from tests.sdk.nats.numbered_batches import ASYNC, META, SYNC, fragment
 import rollfleet
 from rollfleet.nats.link import Link
 from rollfleet.nats.transport import NatsTransport
-from rollfleet_api.messages import Control, LearnerPhase, Progress, WorkerStatus, pack
+from rollfleet.testing.rig import run
+from rollfleet_api.messages import Progress, WorkerStatus, pack
 from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Ask
 
@@ -84,7 +85,7 @@ def test_a_batch_over_a_slow_link_comes_once_and_the_connection_stays(
     job = server.own(**ASYNC | {"workers": 1, "policy": {"random": {}}, "delivery": {"compression": "None"}})
     learner, link = NatsTransport(server.link(Role.LEARNER), job), through(Role.WORKER)
     transport = server.worker_transport(0, link)
-    learner.control(Control(session=learner.resumed.session, phase=LearnerPhase.RUN, round=0, version=0))
+    run(learner, version=0)
     proxy.bytes_per_s = 150_000.0
     sending = transport.send(fragment(1.0, size=50_000), META)  # 1.6 MB
     arrival, until_s = None, time.monotonic() + 60

@@ -1,11 +1,8 @@
 """The connection on its own thread: blocking calls that survive restarts of NATS."""
 
 import asyncio
-import json
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -14,14 +11,13 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
-import trustme
 from nats.aio.subscription import Subscription
 from tests.held import held
 from tests.job_server import Server
+from tests.sdk.nats.encrypted import encrypt
 from tests.waiting import wait_until
 
 from rollfleet.errors import ConnectionFailed, Timeout
-from rollfleet.nats.embedded_server import CONFIG
 from rollfleet.nats.job_source import read_job
 from rollfleet.nats.link import Link
 from rollfleet_api.address import Address
@@ -49,21 +45,10 @@ def test_calls_work_inside_a_running_event_loop(server: Server) -> None:
 def test_a_link_trusts_the_authority_that_its_file_has_after_a_restart(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
 
-    def start_with_a_new_authority() -> None:
-        authority, config = trustme.CA(), server.folder / CONFIG
-        issued = authority.issue_cert("127.0.0.1")
-        issued.cert_chain_pems[0].write_to_path(tmp_path / "tls.crt")
-        issued.private_key_pem.write_to_path(tmp_path / "tls.key")
-        server.kill()
-        tls = {"cert_file": str(tmp_path / "tls.crt"), "key_file": str(tmp_path / "tls.key")}
-        config.write_text(json.dumps(json.loads(config.read_text()) | {"tls": tls}))
-        server.start_again()
-        authority.cert_pem.write_to_path(file)
-
-    start_with_a_new_authority()
+    encrypt(server).cert_pem.write_to_path(file)
     link, back = Link(replace(server.address(Role.WORKER), ca=file), role=Role.WORKER, timeout_s=60), threading.Event()
     link.on_reconnect(partial(asyncio.to_thread, back.set))
-    start_with_a_new_authority()
+    encrypt(server).cert_pem.write_to_path(file)
     assert back.wait(20)
     link.close()
 
@@ -120,15 +105,6 @@ def test_messages_published_before_closing_arrive(server: Server) -> None:
         sender.call(sender.client.publish(server.subjects.learner(0, 1), b"%d" % number))
     sender.close()
     assert reader.call(arrived(subscription)) == [b"%d" % number for number in range(200)]
-
-
-@pytest.fixture
-def hasty_threads() -> Iterator[None]:
-    """Threads that take turns after some microseconds: what needs a lock fails soon without it."""
-    before_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before_s)
 
 
 @pytest.mark.usefixtures("hasty_threads")

@@ -1,30 +1,27 @@
 """A process that missed messages asks those who have them."""
 
 import threading
-from typing import Any
 
 import pytest
 from tests.job_server import Server, actor_critic, lose_next
+from tests.sdk.nats.numbered_batches import SYNC
 from tests.waiting import wait_until
 
 from rollfleet import Collector
 from rollfleet.nats import transport as nats
 from rollfleet.nats.transport import NatsTransport
-from rollfleet_api.messages import Control, LearnerPhase, WorkerState
+from rollfleet.testing.rig import run
+from rollfleet_api.messages import LearnerPhase, WorkerState
 from rollfleet_api.permissions import Role
-
-SPEC: dict[str, Any] = {
-    "mode": "Sync",
-    "workers": 1,
-    "env": {"id": "CartPole-v1", "numEnvs": 4},
-    "policy": {"mlp": {}},
-    "collect": {"framesPerBatch": 32},
-}
 
 
 @pytest.mark.parametrize("kind", ["control", "weights", "workers", "taken", "wants", "ask"])
 def test_lost_messages_delay_a_round_and_are_repeated_or_asked_for(kind: str, server: Server) -> None:
-    job, of_worker, of_learner = server.own(**SPEC), server.link(Role.WORKER), server.link(Role.LEARNER)
+    job, of_worker, of_learner = (
+        server.own(**SYNC | {"workers": 1}),
+        server.link(Role.WORKER),
+        server.link(Role.LEARNER),
+    )
     server.start_worker(job, 0, link=of_worker).wait_for(WorkerState.WAITING_FOR_LEARNER)
     collector = Collector.over(server.learner_transport(of_learner), job, actor_critic())
     for version in (1, 2):
@@ -37,13 +34,12 @@ def test_workers_hear_the_end_of_their_job_over_a_server_that_restarts(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nats, "FLUSH_TIMEOUT_S", 0.0)  # the limit for other messages
-    job = server.own(**SPEC)
+    job = server.own(**SYNC | {"workers": 1})
     learner, worker = NatsTransport(server.link(Role.LEARNER), job), server.start_worker(job, 0)
-    run = Control(session=learner.resumed.session, phase=LearnerPhase.RUN, round=1, version=0)
-    learner.control(run)
+    run(learner, version=0, round=1)
     wait_until(lambda: worker.transport.control)
     server.kill()
-    learner.control(Control(session=run.session, phase=LearnerPhase.COMPLETE, round=1, version=0))
+    run(learner, version=0, round=1, phase=LearnerPhase.COMPLETE)
     closing = threading.Thread(target=learner.close)
     closing.start()
     server.start_again()

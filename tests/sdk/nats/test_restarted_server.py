@@ -17,7 +17,8 @@ import rollfleet
 from rollfleet.errors import JobEnded
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.recording.recorder import Recorder
-from rollfleet_api.messages import Control, LearnerPhase, WorkerState
+from rollfleet.testing.rig import run
+from rollfleet_api.messages import LearnerPhase, WorkerState
 from rollfleet_api.permissions import Role
 from rollfleet_api.publication import published_bytes
 from rollfleet_api.status import CollectorJobStatus
@@ -32,11 +33,6 @@ async def _release(semaphore: threading.Semaphore) -> None:
     semaphore.release()
 
 
-def restart(server: Server) -> None:
-    server.kill()
-    server.start_again()
-
-
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
 def test_a_job_and_its_recorder_continue_after_a_restart_of_nats(
     spec: dict[str, Any], server: Server, connect: Connect, tmp_path: Path
@@ -48,7 +44,7 @@ def test_a_job_and_its_recorder_continue_after_a_restart_of_nats(
             assert batch.shape[0] == 4 * (2 if spec is SYNC else 1)
         for _ in range(2):
             before, recorded = collector.version, recorder.counts().batches
-            restart(server)
+            server.restart()
             for batch in islice(collector, 8):
                 assert int(batch["collector", "policy_version"].min()) >= before - 8
             assert collector.version == before + 8
@@ -84,7 +80,7 @@ def test_batches_that_a_worker_keeps_outlast_nats_and_a_learner(server: Server, 
     transport.send(fragment(0.0), META)
     assert values(first, 1) == [0.0]
     first.detach()
-    restart(server)
+    server.restart()
     transport.send(fragment(1.0), META)
     successor = connect()
     assert sorted(values(successor, 2)) == [0.0, 1.0]
@@ -123,7 +119,7 @@ def test_a_learner_and_a_worker_that_join_continue_counting_where_the_others_are
     list(islice(collector, 3))
     collector.detach()
     leaves.transport.close()
-    restart(server)
+    server.restart()
     joins = server.start_worker(job, 1)
     with connect(actor_critic()) as collector:
         assert (collector.version, collector.frames) == (3, 3 * 32)
@@ -179,7 +175,7 @@ def test_the_learner_of_a_deleted_job_does_not_meet_its_namesake(server: Server,
         late = NatsTransport(server.link(Role.LEARNER), old)  # of a pod that has the old job's file
         with closing(late):
             with suppress(JobEnded):  # it may know already
-                late.control(Control(session=late.resumed.session, phase=LearnerPhase.COMPLETE, round=0, version=0))
+                run(late, version=0, phase=LearnerPhase.COMPLETE)
             with pytest.raises(JobEnded, match="was deleted, and another one has its name"):
                 late.receive(timeout_s=60)
             assert not late.workers()

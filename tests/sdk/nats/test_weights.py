@@ -1,6 +1,5 @@
 """Versions of the weights on a real NATS: a worker uses only whole ones, whatever it missed and whoever died."""
 
-import json
 import logging
 import threading
 from collections.abc import Iterable, Iterator
@@ -16,7 +15,6 @@ from tests.sdk.allocations import allocates_at_most
 from tests.waiting import wait_until
 
 from rollfleet.errors import MessageCorrupt, WeightMismatch
-from rollfleet.nats.embedded_server import CONFIG
 from rollfleet.nats.link import Link
 from rollfleet.nats.sender import LearnerSender
 from rollfleet.nats.weights import CREDIT_CHUNKS, WINDOW_CHUNKS, NatsWeightsInbox, key_of, pack_version, unpack_version
@@ -119,10 +117,7 @@ def versions(server: Server) -> Iterator[Versions]:
 @pytest.fixture
 def small(server: Server) -> None:
     """Let chunks have `PIECE_BYTES`."""
-    server.kill()
-    config = server.folder / CONFIG
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_payload": PREFIX_BYTES + PIECE_BYTES}))
-    server.start_again()
+    server.restart(max_payload=PREFIX_BYTES + PIECE_BYTES)
 
 
 def newest(inbox: NatsWeightsInbox) -> tuple[int, float]:
@@ -143,14 +138,6 @@ def test_lost_chunks_of_a_version_are_asked_for(lost: list[int], server: Server,
     wait_until(lambda: newest(inbox) == (1, 1.0))
     assert versions.sent.count("all") == CHUNKS
     versions.running.cancel()
-
-
-def test_a_worker_that_joins_gets_the_newest_version(versions: Versions) -> None:
-    versions.learn(1)
-    versions.learn(2)
-    inbox = versions.inbox()
-    versions.ask()
-    wait_until(lambda: newest(inbox) == (2, 2.0))
 
 
 def test_many_workers_that_join_together_get_one_broadcast(versions: Versions) -> None:

@@ -5,13 +5,11 @@ from tests.waiting import wait_until
 
 from rollfleet.nats.worker_transport import HEARTBEAT_S
 from rollfleet_api.messages import WorkerState, WorkerStatus
-from rollfleet_api.permissions import Role
 
 
 def test_a_worker_reports_a_batch_at_once_and_the_begin_of_the_next_one_with_its_next_heartbeat(server: Server) -> None:
     server.own()
-    heard, listener = list[WorkerStatus](), server.link(Role.LEARNER)
-    listener.call(listener.listen(listener.subjects.workers, WorkerStatus, heard.append), timeout_s=5)
+    heard = server.hear(server.subjects.workers, WorkerStatus)
     transport = server.worker_transport(0)
     collected = WorkerStatus(worker=0, incarnation=0, state=WorkerState.COLLECTING, batches=1)
     try:

@@ -11,6 +11,7 @@ import torch
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
 from tests.job_server import actor_critic
 from tests.sdk.batches import assert_same, several
+from tests.sdk.counting import showing
 from tests.sdk.places import Collect
 from tests.sdk.rollout.recurrent_policy import Recurrent
 from torch import Tensor, nn
@@ -21,17 +22,6 @@ from rollfleet.exploration import exploration
 from rollfleet.rollout.trajectory_ids import split
 
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
-
-
-class Constant(nn.Module):
-    """Takes the action given by its one weight."""
-
-    def __init__(self, action: int = 0) -> None:
-        super().__init__()
-        self.action = nn.Parameter(torch.tensor(float(action)))
-
-    def forward(self, observation: Tensor) -> Tensor:
-        return self.action.detach().round().long().expand(len(observation)).clone()
 
 
 def workers_of(batch: Any) -> Tensor:
@@ -64,42 +54,42 @@ def test_a_policy_from_a_factory_gets_the_learners_weights(collect: Collect, com
     """Inner workers never got the weights in pytorch/rl#3729."""
 
     def make(*_: object) -> Any:
-        return torch.compile(Constant(0), backend="eager") if compiled else Constant(0)
+        return torch.compile(showing(0), backend="eager") if compiled else showing(0)
 
     collector = collect("CartPole-v1", policy_factory=make, **SMALL)
-    for action in (1, 0, 1):
-        collector.update_policy_weights_(Constant(action))
-        assert (next(collector)["action"] == action).all()
+    for weight in (1, 0, 1):
+        collector.update_policy_weights_(showing(weight))
+        assert (next(collector)["shown"] == weight).all()
 
 
 def test_policies_of_a_list_of_factories_use_their_own_weights_until_others_are_sent(collect: Collect) -> None:
-    factories = [lambda *_, action=worker: Constant(action) for worker in range(collect.workers)]
+    factories = [lambda *_, weight=worker: showing(weight) for worker in range(collect.workers)]
     collector = collect("CartPole-v1", policy_factory=factories, **SMALL)
     for batch in islice(collector, 3):
-        assert torch.equal(batch["action"], workers_of(batch)[:, None].expand(batch.batch_size))
+        assert (batch["shown"] == workers_of(batch)[:, None]).all()
         assert (batch["collector", "policy_version"] == 0).all()
-    assert collector.update_policy_weights_(Constant(1)) == 1
+    assert collector.update_policy_weights_(showing(1)) == 1
     batch = next(collector)
-    assert (batch["action"] == 1).all()
+    assert (batch["shown"] == 1).all()
     assert (batch["collector", "policy_version"] == 1).all()
 
 
 def test_workers_that_were_sent_no_weights_keep_their_own(apart: Collect) -> None:
-    collector = apart("CartPole-v1", policy_factory=lambda *_: Constant(0), **SMALL)
-    collector.update_policy_weights_(Constant(1), worker_ids=1)
+    collector = apart("CartPole-v1", policy_factory=lambda *_: showing(0), **SMALL)
+    collector.update_policy_weights_(showing(1), worker_ids=1)
     batch = next(collector)
-    assert torch.equal(batch["action"], workers_of(batch)[:, None].expand(batch.batch_size))
-    assert torch.equal(batch["collector", "policy_version"], batch["action"])
+    assert (batch["shown"] == workers_of(batch)[:, None]).all()
+    assert (batch["collector", "policy_version"] == batch["shown"]).all()
 
 
 def test_in_mode_async_workers_need_not_wait_either(apart: Collect) -> None:
-    collector = apart("CartPole-v1", policy_factory=lambda *_: Constant(0), mode="async", **SMALL)
+    collector = apart("CartPole-v1", policy_factory=lambda *_: showing(0), mode="async", **SMALL)
     for batch in islice(collector, 4):
-        assert (batch["action"] == 0).all()
-    collector.update_policy_weights_(Constant(1))
+        assert (batch["shown"] == 0).all()
+    collector.update_policy_weights_(showing(1))
     while (batch := next(collector))["collector", "policy_version"].min() < 1:
-        assert (batch["action"] == 0).all()
-    assert (batch["action"] == 1).all()
+        assert (batch["shown"] == 0).all()
+    assert (batch["shown"] == 1).all()
 
 
 class OnDevice(nn.Module):

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -15,13 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
-import torch
 from tests.held import held
 from tests.job_server import actor_critic
-from tests.running import alive
+from tests.sdk.counting import Learned
 from tests.sdk.given_keywords import grouped
 from tests.waiting import wait_until
-from torch import nn
 
 from rollfleet import Collector, Processes, ReplayBuffer
 from rollfleet.errors import JobEnded, WorkerFailed
@@ -38,17 +34,6 @@ class Stuck(CountingEnv):
         while self.steps:
             signal.pause()
         return super().step(action)
-
-
-class AlwaysLeft(nn.Module):
-    """Has weights, and always takes action 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(1))
-
-    def forward(self, observation: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(len(observation), dtype=torch.int64)
 
 
 class Closes(CountingEnv):
@@ -117,7 +102,7 @@ def test_a_collector_whose_error_was_caught_leaves_nothing_behind(use: Callable[
     buffer, before = ReplayBuffer(1000), held()
     frames: Collector | None = Collector(
         CountingEnv,
-        policy := AlwaysLeft(),
+        policy := Learned(),
         env_kwargs={"breaks_at": 3},
         frames_per_batch=16,
         workers=1,
@@ -179,21 +164,25 @@ def test_shutdown_ends_at_once_a_worker_that(start_method: str) -> None:
 
 
 def test_a_worker_that_still_starts_cuts_no_other_ones_close(tmp_path: Path) -> None:
-    with Collector(partial(Closes, 2.0, tmp_path / "closed"), workers=1, frames_per_batch=1) as frames:
+    places = Processes(close_timeout_s=PATIENCE_S)
+    with Collector(
+        partial(Closes, 2.0, tmp_path / "closed"), workers=1, frames_per_batch=1, processes=places
+    ) as frames:
         next(frames)
         frames.add_workers(1)
     assert (tmp_path / "closed").exists()
 
 
+@pytest.mark.parametrize(("close_timeout_s", "timeout_s"), [(0.2, None), (PATIENCE_S, 0.2)])
 def test_a_close_that_takes_longer_than_its_time_is_cut_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, close_timeout_s: float, timeout_s: float | None
 ) -> None:
-    places = Processes(start_method="fork", close_timeout_s=0.2)
-    with Collector(
-        partial(Closes, 60.0, tmp_path / "closed"), workers=1, frames_per_batch=1, processes=places
-    ) as frames:
-        next(frames)
+    places = Processes(start_method="fork", close_timeout_s=close_timeout_s)
+    frames = Collector(partial(Closes, 600.0, tmp_path / "closed"), workers=1, frames_per_batch=1, processes=places)
+    next(frames)
+    frames.shutdown(timeout_s)
     assert "worker 0: environments not closed within 0.2 s, and killed" in caplog.text
+    assert not (tmp_path / "closed").exists()
 
 
 def test_workers_survive_the_end_of_a_fork_of_their_learner() -> None:
@@ -207,78 +196,3 @@ def test_workers_survive_the_end_of_a_fork_of_their_learner() -> None:
         assert os.waitpid(child, 0)[1] == 0
         for _ in range(5):
             next(frames)
-
-
-# Separate programs. This one has no `if __name__ == "__main__"`, and registers an environment.
-
-PROGRAM = """
-import gymnasium, os, psutil, signal, sys, threading
-import rollfleet
-from rollfleet.testing import CountingEnv
-
-class Mine(CountingEnv):
-    pass
-
-gymnasium.register("Mine-v0", entry_point=Mine)
-
-def act(observation):
-    return observation[:, 0].gt(0).long()
-
-def make():
-    return rollfleet.Collector(
-        "Mine-v0", act, num_envs=2, frames_per_batch=16, workers=2, vectorization="async",
-        processes=rollfleet.Processes(start_method="{start_method}")
-    )
-
-{made}
-for _ in range(3):
-    next(collector)
-print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
-{ending}
-"""
-
-MADE = "collector = make()"
-MADE_IN_A_THREAD = """
-collectors = []
-maker = threading.Thread(target=lambda: collectors.append(make()))
-maker.start(); maker.join(); collector = collectors[0]
-"""
-
-ENDINGS = {
-    "returns": "",
-    "holds it in a cycle": "collector.itself = collector",
-    "raises": "raise ValueError('so')",
-    "exits": "sys.exit(3)",
-    "exits at once": "os._exit(0)",
-    "is interrupted": "os.kill(os.getpid(), signal.SIGINT)\nnext(collector)",
-    "is terminated": "os.kill(os.getpid(), signal.SIGTERM)\nnext(collector)",
-    "is killed": "os.kill(os.getpid(), signal.SIGKILL)",
-    "exits with a thread inside": "threading.Thread(target=lambda: list(collector), daemon=True).start()",
-    "has constructed it in a thread, and is killed": "os.kill(os.getpid(), signal.SIGKILL)",
-}
-
-
-def run(program: str, folder: Path) -> tuple[list[int], str]:
-    """Run a program. Return the process ids that it printed, and its standard error."""
-    script = folder / "script.py"
-    script.write_text(program)
-    command = [sys.executable, "-P", str(script)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, start_new_session=True, check=False
-    )
-    return [int(pid) for pid in done.stdout.split()], done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("start_method", "ending"), [*(("fork", each) for each in ENDINGS), ("spawn", "returns"), ("spawn", "is killed")]
-)
-def test_no_process_outlives_a_program_that(start_method: str, ending: str, tmp_path: Path) -> None:
-    made = MADE_IN_A_THREAD if "constructed it in a thread" in ending else MADE
-    pids, errors = run(PROGRAM.format(start_method=start_method, made=made, ending=ENDINGS[ending]), tmp_path)
-    assert len(pids) >= 2, errors
-    wait_until(lambda: not any(map(alive, pids)), 10)
-    if start_method == "spawn":
-        assert errors == ""
-    elif "thread inside" not in ending:
-        assert ("Traceback" in errors) == (ending in ("raises", "is interrupted")), errors

@@ -1,10 +1,10 @@
 """Spawned workers run the top level of a script whose collector stands below its main guard."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.running import output_of
 
 SCRIPT = """
 import gymnasium, numpy, torch
@@ -56,5 +56,4 @@ def test_workers_run_the_top_level_of_a_script_whose_collector_stands(end: str, 
     (tmp_path / "library.py").write_text(LIBRARY)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + end)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
-    assert done.stdout == found + "\n", done.stderr
+    assert output_of(sys.executable, script) == found + "\n"

@@ -25,11 +25,11 @@ from rollfleet.processes.transport import ProcessesTransport
 from rollfleet.processes.worker_handle import WorkerHandle
 from rollfleet.schemes import Whole
 from rollfleet.testing import CountingEnv, Marked
-from rollfleet.testing.rig import ENVS, STEPS, TIMEOUT_S
+from rollfleet.testing.rig import ENVS, STEPS, TIMEOUT_S, run
 from rollfleet.transports.learner_side import Arrival
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import POLICY, WeightLayout
-from rollfleet_api.messages import Control, LearnerPhase, WorkerState
+from rollfleet_api.messages import WorkerState
 from rollfleet_api.validation import parse_job
 
 SMALLEST: dict[str, Any] = {
@@ -90,7 +90,7 @@ def send(transport: ProcessesTransport, version: int, *, workers: frozenset[int]
 
 def begin(transport: ProcessesTransport) -> None:
     send(transport, 1)
-    transport.control(Control(session=1, phase=LearnerPhase.RUN, round=0, version=1))
+    run(transport)
 
 
 def receive(
@@ -172,7 +172,7 @@ def test_weights_that_do_not_fit_are_named(start: Start) -> None:
     transport = start(begins=False, max_restarts_per_worker=5)
     models = {POLICY: {"mark": torch.zeros(2)}}
     transport.send_weights(1, WeightLayout(models), models)
-    transport.control(Control(session=1, phase=LearnerPhase.RUN, round=0, version=1))
+    run(transport)
     message = str(failure(transport))
     assert "mark: the learner has float32 [2], the policy here has float32 [1]" in message
 

@@ -123,10 +123,11 @@ async def test_stopping_a_child_that_has_ended_is_harmless() -> None:
 
 
 WITH_GRANDCHILD = (
-    "import subprocess, sys, time\n"
+    "import signal, subprocess, sys, time\n"
     f"grandchild = subprocess.Popen([sys.executable, '-u', '-c', {STUBBORN!r}])\n"
+    "signal.signal(signal.SIGUSR1, lambda *_: sys.exit())\n"
     "print('grandchild', grandchild.pid)\n"
-    "time.sleep(0.5)\n"
+    "time.sleep(600)\n"
 )
 
 
@@ -136,6 +137,7 @@ def test_grandchild_that_holds_the_output_open_does_not_delay_wait_and_ends_with
         assert "ready" in lines  # from now on it ignores SIGTERM
         (line,) = {*lines} - {"ready"}
         grandchild = int(line.removeprefix("grandchild "))
+        os.kill(child.pid, signal.SIGUSR1)
         assert await asyncio.wait_for(child.wait(), 10) == 0
         assert alive(grandchild)
         await child.stop(5)

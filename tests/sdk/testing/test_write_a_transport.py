@@ -1,11 +1,11 @@
 """The transport of docs/write-a-transport.md passes the shipped suite, and collects for a collector."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests import pages
+from tests.running import output_of
 
 
 @pytest.fixture
@@ -21,10 +21,8 @@ def test_transport_of_the_page_passes_the_suite(blocks: list[str], tmp_path: Pat
     transport, _, suite = blocks
     (tmp_path / "test_threads.py").write_text(transport + suite)
     options = ["-q", "-pno:cacheprovider", "-pno:nbmake", "-pno:randomly", "-pno:xdist", "-pno:hypothesispytest"]
-    command = [sys.executable, "-P", "-m", "pytest", *options, "test_threads.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "18 passed" in done.stdout
+    command = (sys.executable, "-P", "-m", "pytest", *options, "test_threads.py")
+    assert "18 passed" in output_of(*command, cwd=tmp_path, timeout=100)
 
 
 def test_collector_runs_over_the_transport_of_the_page(blocks: list[str], capsys: pytest.CaptureFixture[str]) -> None:

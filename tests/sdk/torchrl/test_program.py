@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.job_server import Server, join_all
+from tests.running import output_of
 from tests.sdk.torchrl import programs
 
 from rollfleet import Cluster
@@ -118,7 +119,5 @@ def test_a_missing_program_and_an_option_behind_one_are_named(
 def printed(program: str, options: list[str], folder: Path) -> str:
     (folder / "program.py").write_text(program)
     (folder / "beside.py").write_text(BESIDE)
-    command = [sys.executable, "-W", "ignore", "-m", "rollfleet.torchrl", *options, "program.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    command = (sys.executable, "-W", "ignore", "-m", "rollfleet.torchrl", *options, "program.py")
+    return output_of(*command, cwd=folder, timeout=110).strip()

@@ -13,7 +13,7 @@ from rollfleet.processes.transport import ProcessesTransport
 from rollfleet.testing import Rig, marked_workload, small_job
 from rollfleet.testing.rig import receive, run, send, small_spec
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, LearnerPhase
+from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 
 
@@ -79,7 +79,7 @@ class NatsRig:
     def close(self) -> None:
         self.transport.close()
         last = NatsTransport(self._server.link(Role.LEARNER), self._job)  # the transport under test may be broken
-        last.control(Control(session=last.resumed.session, phase=LearnerPhase.COMPLETE, round=1000, version=1000))
+        run(last, version=1000, round=1000, phase=LearnerPhase.COMPLETE)
         join_all(self.workers)
         last.close()
 

@@ -2,13 +2,13 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
-from torch import Tensor, nn
+from tests.sdk.wire.tensors import bits, tensors
+from torch import nn
 
 from rollfleet.errors import WeightMismatch
 from rollfleet.weights.layout import ALIGNMENT_BYTES, POLICY, State, WeightLayout, state_of
@@ -17,20 +17,6 @@ from rollfleet_api.transfers import Parameter
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 OTHERS = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.complex64, torch.complex128]
-
-
-@st.composite
-def tensors(draw: st.DrawFn) -> Tensor:
-    """Generate tensors of any bits, dtype and shape: also without dimensions, without elements, transposed."""
-    dtype = draw(st.sampled_from(FLOATS + OTHERS))
-    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
-    nbytes = math.prod(shape) * dtype.itemsize
-    raw = np.random.default_rng(draw(st.integers(0, 2**32))).integers(0, 256, max(nbytes, 16), np.uint8)[:nbytes]
-    if dtype is torch.bool:
-        raw = raw & 1
-    tensor = torch.from_numpy(raw.copy()).view(dtype).view(shape) if nbytes else torch.empty(shape, dtype=dtype)
-    transposed = draw(st.booleans())
-    return tensor.transpose(0, -1) if transposed and shape else tensor
 
 
 names = st.lists(st.text("abcxyz", min_size=1, max_size=5), max_size=6, unique=True)
@@ -42,7 +28,7 @@ def modules(draw: st.DrawFn) -> nn.Module:
     module = nn.Module()
     child = nn.Module()
     for name in draw(names):
-        tensor, owner = draw(tensors()), draw(st.sampled_from((module, child)))
+        tensor, owner = draw(tensors(FLOATS + OTHERS)), draw(st.sampled_from((module, child)))
         if tensor.dtype in FLOATS and draw(st.booleans()):
             owner.register_parameter(name, nn.Parameter(tensor))
         else:
@@ -53,10 +39,6 @@ def modules(draw: st.DrawFn) -> nn.Module:
 
 def states(module: nn.Module) -> dict[str, State]:
     return {POLICY: state_of(module)}
-
-
-def bits(tensor: Tensor) -> bytes:
-    return bytes(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()) if tensor.numel() else b""
 
 
 def copy_of(state: State) -> State:

@@ -1,5 +1,6 @@
 """Messages of a hostile peer: any header or bytes, under a right checksum."""
 
+import json
 import struct
 
 import xxhash
@@ -21,3 +22,8 @@ def forged(header: bytes, payload: bytes = b"", meta: bytes = b"") -> bytearray:
     padding = bytes(-(32 + len(body)) % ALIGNMENT)
     fields = FIELDS.pack(b"RLFT", 1, len(header), len(meta), len(payload))
     return sealed(bytearray(fields + bytes(8) + body + padding + payload))
+
+
+def tensor_header(**changes: object) -> bytes:
+    """Make the header of one tensor of 64 bytes, with these changes."""
+    return json.dumps({"tensors": [{"key": ["a"], "dtype": "uint8", "shape": [64]} | changes]}).encode()

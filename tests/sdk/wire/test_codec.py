@@ -1,7 +1,6 @@
 """Round trips of the codec: tensors arrive bit for bit, without copies, and aligned."""
 
 import gc
-import math
 import weakref
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from tests.sdk.allocations import allocates_at_most
 from tests.sdk.wire.dtypes import DTYPES
 from tests.sdk.wire.joined_chunks import joined
+from tests.sdk.wire.tensors import bits, tensors
 
 from rollfleet.errors import MessageTooLarge
 from rollfleet.wire.codec import ALIGNMENT, Key, decode, empty_buffer, encode
@@ -19,29 +19,9 @@ from rollfleet.wire.codec import ALIGNMENT, Key, decode, empty_buffer, encode
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
-def bits(tensor: torch.Tensor) -> bytes:
-    return bytes(tensor.contiguous().reshape(-1).view(torch.uint8).numpy()) if tensor.numel() else b""
-
-
-@st.composite
-def tensors(draw: st.DrawFn) -> torch.Tensor:
-    """Any dtype and shape, of any bits: NaNs with payloads, denormals, -0.0."""
-    dtype = draw(st.sampled_from(DTYPES))
-    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=5)))
-    nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes == 0:
-        return torch.empty(shape, dtype=dtype)
-    raw = np.random.default_rng(draw(st.integers(0, 2**32))).integers(0, 256, nbytes, np.uint8)
-    if dtype is torch.bool:
-        raw &= 1
-    tensor = torch.from_numpy(raw).view(dtype).view(shape)
-    transposed = draw(st.booleans())
-    return tensor.transpose(0, -1) if transposed and shape else tensor
-
-
 characters = st.characters(exclude_categories=["Cs"])
 keys = st.lists(st.text(characters, min_size=1, max_size=12), min_size=1, max_size=4).map(tuple)
-messages = st.tuples(st.binary(max_size=200), st.dictionaries(keys, tensors(), max_size=6))
+messages = st.tuples(st.binary(max_size=200), st.dictionaries(keys, tensors(DTYPES), max_size=6))
 
 
 @given(messages)

@@ -12,17 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.sdk.allocations import allocates_at_most
 from tests.sdk.wire.dtypes import DTYPES
-from tests.sdk.wire.forged_messages import FIELDS, forged, sealed
+from tests.sdk.wire.forged_messages import FIELDS, forged, sealed, tensor_header
 from tests.sdk.wire.joined_chunks import joined
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
 from rollfleet.wire.codec import decode, encode
 
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-
-
-def tensor_header(**changes: object) -> bytes:
-    return json.dumps({"tensors": [{"key": ["a"], "dtype": "uint8", "shape": [64]} | changes]}).encode()
 
 
 @contextmanager

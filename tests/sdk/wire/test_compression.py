@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sdk.allocations import allocates_at_most
 from tests.sdk.wire.dtypes import DTYPES
-from tests.sdk.wire.forged_messages import forged
+from tests.sdk.wire.forged_messages import forged, tensor_header
 from tests.sdk.wire.joined_chunks import joined
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
@@ -85,7 +85,7 @@ def test_it_is_decompressed_straight_into_the_callers_memory() -> None:
 def test_any_bytes_as_compressed_ones_are_corrupt_or_have_their_size(
     encoding: str, data: bytes, length: int, size: int
 ) -> None:
-    header = json.dumps({"tensors": [{"key": ["a"], "dtype": "uint8", "shape": [size], "encoding": encoding}]}).encode()
+    header = tensor_header(shape=[size], encoding=encoding)
     for claimed in (length, len(data)):
         try:
             _, decoded = decode(forged(header, struct.pack("<Q", claimed) + data))
@@ -102,9 +102,7 @@ def test_changed_bytes_are_corrupt_or_have_their_size(compression: Compression, 
     data = bytearray(packed)
     for at, value in changes:
         data[at % len(data)] = value
-    header = json.dumps(
-        {"tensors": [{"key": ["a"], "dtype": "uint8", "shape": [IMAGES.nbytes], "encoding": encoding}]}
-    ).encode()
+    header = tensor_header(shape=[IMAGES.nbytes], encoding=encoding)
     try:
         _, decoded = decode(forged(header, struct.pack("<Q", len(data)) + data))
     except MessageCorrupt:
@@ -116,8 +114,7 @@ def test_changed_bytes_are_corrupt_or_have_their_size(compression: Compression, 
 @pytest.mark.parametrize("change", [-1, 1, 1 << 20])
 def test_a_false_size_is_corrupt(compression: Compression, change: int) -> None:
     encoding, packed = compress(IMAGES.numpy().reshape(-1).data, compression)
-    shape = [IMAGES.nbytes + change]
-    header = json.dumps({"tensors": [{"key": ["a"], "dtype": "uint8", "shape": shape, "encoding": encoding}]}).encode()
+    header = tensor_header(shape=[IMAGES.nbytes + change], encoding=encoding)
     with pytest.raises(MessageCorrupt, match=encoding):
         decode(forged(header, struct.pack("<Q", packed.nbytes) + packed))
 
@@ -125,7 +122,7 @@ def test_a_false_size_is_corrupt(compression: Compression, change: int) -> None:
 @pytest.mark.parametrize("encoding", ["lz4", "zstd"])
 def test_a_false_size_is_refused_before_anything_is_allocated(encoding: str) -> None:
     tensor = {"key": ["a"], "dtype": "uint8", "encoding": encoding}
-    one = json.dumps({"tensors": [tensor | {"shape": [MOST_BYTES + 1]}]}).encode()
+    one = tensor_header(encoding=encoding, shape=[MOST_BYTES + 1])
     many = json.dumps({"tensors": [tensor | {"key": [str(n)], "shape": [MOST_BYTES]} for n in range(4)]}).encode()
     with allocates_at_most(200_000):
         with pytest.raises(MessageCorrupt, match="at most"):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sdk.allocations import allocates_at_most
 from tests.sdk.rollouts import Observing, rollout_of
+from tests.sdk.wire.tensors import bits
 from torch import Tensor
 
 from rollfleet.data.batch import Fragment, Key
@@ -45,10 +46,6 @@ def stacked(
             frames.append(torch.stack(images, -1 if last else 0))
         rows.append(torch.stack(frames))
     return torch.stack(rows)
-
-
-def bits(tensor: Tensor) -> bytes:
-    return tensor.contiguous().view(torch.uint8).numpy().tobytes()
 
 
 @given(
