@@ -43,6 +43,12 @@ _OF_JOBS: Final = (
 )
 
 
+_BY_NAME: Final = (
+    ("episode_info", "Mean of a number in the last infos of the last 100 episodes", "info", "episodeInfos"),
+    ("failed_episodes", "Episodes that a failure of their environment ended", "error", "failedEpisodes"),
+)
+"""Metrics with a value for each of several names, the label, and its field of the status."""
+
 _UNKNOWN_AT_FIRST: Final = ("mean_return", "evaluation_mean_return", "evaluation_version")
 """Metrics that are missing without a value: 0 would be a return."""
 
@@ -109,15 +115,12 @@ class Metrics(Collector):
                 if value is not None or name not in _UNKNOWN_AT_FIRST:
                     family.add_metric(list(key), value or 0)
             yield family
-        infos = GaugeMetricFamily(
-            "rollfleet_job_episode_info",
-            "Mean of a number in the last infos of the last 100 episodes",
-            labels=["namespace", "name", "info"],
-        )
-        for key, status in statuses.items():
-            for info, mean in (status.get("episodeInfos") or {}).items():
-                infos.add_metric([*key, info], mean)
-        yield infos
+        for name, documentation, label, field in _BY_NAME:
+            family = GaugeMetricFamily(f"rollfleet_job_{name}", documentation, labels=["namespace", "name", label])
+            for key, status in statuses.items():
+                for each, number in (status.get(field) or {}).items():
+                    family.add_metric([*key, each], number)
+            yield family
 
 
 def _at(status: Any, path: tuple[str, ...]) -> Any:

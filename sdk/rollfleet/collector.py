@@ -96,6 +96,7 @@ class Collector(BatchIterator):
         mode: str = "sync",
         processes: Processes | None = None,
         # Evaluation
+        env_failures: Mapping[str, object] | None = None,
         evaluation: Mapping[str, object] | None = None,
         # A Kubernetes cluster
         cluster: Cluster | None = None,
@@ -161,6 +162,10 @@ class Collector(BatchIterator):
             mode: "sync": one batch of all workers together, as PPO expects. "async": one of one worker, as it comes.
             processes: More settings of worker processes, such as `rollfleet.Processes(start_method="fork")`.
 
+            env_failures: Make a single environment that raises, hangs or dies anew, and go on with the others: its
+                episode ends at its last complete transition, truncated, with `("collector", "failed")`. The fields of a
+                job's `failure.environments`, such as `{"stepTimeoutSeconds": 30}`, or `{}`. None: its worker starts
+                again; in this process, the error is raised.
             evaluation: Run whole episodes on some versions, for `evaluations`, such as `{"every": 10, "episodes": 20}`:
                 the fields of a job's `evaluation`. With worker processes, in processes of their own, else between two
                 batches. None: no evaluation.

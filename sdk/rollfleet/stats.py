@@ -32,6 +32,8 @@ class Stats:
         interrupted: Batches dropped because an exception, such as Ctrl-C, ended their iteration.
         corrupt: Batches dropped because they could not be read.
         non_finite: Frames of yielded batches with NaN or infinity, and versions of the weights with NaN.
+        failed_episodes: Episodes that a failure of their environment ended, by the class of its error: of yielded
+            batches; see `env_failures` of `Collector`.
         waited_s: Seconds that this learner has waited for batches.
         waited_for_space_s: Seconds that the workers, in their present incarnations, have waited for space for batches.
         waited_for_weights_s: Seconds that they have waited for weights, more than `weights.maxLag` versions behind.
@@ -48,6 +50,7 @@ class Stats:
     interrupted: int
     corrupt: int
     non_finite: int
+    failed_episodes: Mapping[str, int]
     waited_s: float
     waited_for_space_s: float
     waited_for_weights_s: float

@@ -47,6 +47,8 @@ KIND: Final = "CollectorJob"
 SPARE_LAG: Final = 2
 """Versions added to the default `maxLag` besides two for each worker: broadcasts take time."""
 
+_FAILING = "has(self.failure.environments)"
+_TIMES = "self.failure.environments"
 _RECREATE = "`rollfleet fetch` kept files first, then delete and recreate the job"
 _FRAMES = "self.collect.framesPerBatch"
 _SHARED = "self.mode == 'Sync' && !has(self.autoscale) && self.collect.trajsPerBatch == 0"
@@ -82,6 +84,42 @@ class CollectorJobSpec(Model):
             message="policy `random` has no weights, whose versions could be evaluated; remove {evaluation}",
             holds=lambda spec: spec.evaluation is None or spec.policy.random is None,
             field="evaluation",
+        ),
+        Rule(
+            cel=f"!{_FAILING} || self.env.backend == 'Gymnasium' && self.env.vectorization != 'Native'",
+            message="only single environments of Gymnasium can be made anew; remove {failure.environments}, or write "
+            "{env.vectorization:Async}",
+            holds=lambda spec: (
+                spec.failure.environments is None
+                or (spec.env.backend is Backend.GYMNASIUM and spec.env.vectorization is not Vectorization.NATIVE)
+            ),
+            field="failure.environments",
+        ),
+        Rule(
+            cel=f"!{_FAILING} || self.env.vectorization == 'Async' || !has({_TIMES}.stepTimeoutSeconds) && "
+            f"!has({_TIMES}.resetTimeoutSeconds)",
+            message="only an environment in a process can be ended while it hangs; write {env.vectorization:Async}, or "
+            "remove the time limits of a step and of a reset",
+            holds=lambda spec: (
+                spec.failure.environments is None
+                or spec.env.vectorization is Vectorization.ASYNC
+                or spec.failure.environments.step_timeout_seconds
+                is spec.failure.environments.reset_timeout_seconds
+                is None
+            ),
+            field="failure.environments",
+        ),
+        Rule(
+            cel=f"!{_FAILING} || self.env.processes == 0 || self.env.processes == self.env.numEnvs",
+            message="an environment that is made anew has a process of its own; remove {env.processes}",
+            holds=lambda spec: spec.failure.environments is None or spec.env.processes in (0, spec.env.num_envs),
+            field="failure.environments",
+        ),
+        Rule(
+            cel=f"!{_FAILING} || self.collect.resetWhenDone",
+            message="an environment that is made anew waits for no other; remove {collect.resetWhenDone}",
+            holds=lambda spec: spec.failure.environments is None or spec.collect.reset_when_done,
+            field="failure.environments",
         ),
         # A rule with `oldSelf` is about changes: it does not apply when a job is created.
         Rule(

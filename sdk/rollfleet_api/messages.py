@@ -27,6 +27,8 @@ Amount = Annotated[float, Field(ge=0, le=1e12)]
 MOST_NUMBERS, LONGEST_NAME = 32, 100
 Numbers = Annotated[dict[Annotated[Text, Field(max_length=LONGEST_NAME)], FiniteFloat], Field(max_length=MOST_NUMBERS)]
 """Numbers by name, which environments choose."""
+Counts = Annotated[dict[Annotated[Text, Field(max_length=LONGEST_NAME)], Count], Field(max_length=MOST_NUMBERS)]
+"""Counts by name."""
 _STRICT = ConfigDict(strict=True, extra="ignore")
 
 M = TypeVar("M")
@@ -284,6 +286,7 @@ class LearnerStatus:
         episodes: Episodes of this session that have ended.
         lag: Versions between the newest one and that of the last batch.
         non_finite: Frames of this session with NaN or infinity, and versions of the weights with NaN.
+        failed_episodes: Episodes of this session that a failure of their environment ended, by the class of its error.
         waited_s: Seconds of this session that its loop has waited for data.
         evaluation: The evaluation of the newest version that has one; None: none yet.
         time_s: The sender's clock: seconds since the epoch.
@@ -303,6 +306,7 @@ class LearnerStatus:
     lag: Count = 0
     episodes: Count = 0
     non_finite: Count = 0
+    failed_episodes: Counts = field(default_factory=dict)
     waited_s: Amount = 0.0
     evaluation: Evaluation | None = None
     time_s: Amount = 0.0

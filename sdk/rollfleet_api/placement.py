@@ -131,6 +131,38 @@ class AutoscaleSpec(Model):
     )
 
 
+class EnvironmentFailuresSpec(Model):
+    """The treatment of a single environment that raises, hangs or dies: it is made anew, and the others go on.
+
+    Its episode ends at its last complete transition, truncated, with `("collector", "failed")`.
+    """
+
+    step_timeout_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        le=86_400,
+        description="Seconds after which a step counts as failed. Only with `env.vectorization: Async`: the process of "
+        "an environment can be ended. Default: no limit.",
+    )
+    reset_timeout_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        le=86_400,
+        description="The same of a reset, and of making the environment anew.",
+    )
+    max_share: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="Fail the job when more than this share of a worker's last 100 episodes failed, and at least 10.",
+    )
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether a step or a reset may take a limited time."""
+        return self.step_timeout_seconds is not None or self.reset_timeout_seconds is not None
+
+
 class FailureSpec(Model):
     """The treatment of workers that fail, hang or fall silent."""
 
@@ -164,4 +196,9 @@ class FailureSpec(Model):
         description="Fail the job this many seconds after the last heartbeat of its learner, or after the job's "
         "creation if no learner came. The time starts again when the job is suspended or resumed, also by Kueue, "
         "and when NATS or the operator comes back. 0: no limit.",
+    )
+    environments: EnvironmentFailuresSpec | None = Field(
+        default=None,
+        description="Make an environment that fails anew, and go on with the others; `{}`: without time limits. "
+        "Default: its worker starts again.",
     )

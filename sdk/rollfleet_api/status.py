@@ -129,6 +129,11 @@ class CollectorJobStatus(StatusModel):
         default=None, description="The newest result of `spec.evaluation`, since the learner connected."
     )
     non_finite: int = Field(default=0, ge=0, description="Frames and versions of the weights with NaN or infinity.")
+    failed_episodes: dict[str, int] = Field(
+        default={},
+        description="Episodes that a failure of their environment ended since the learner connected, by the class of "
+        "its error; see `spec.failure.environments`.",
+    )
     lag: int = Field(default=0, ge=0, description="Versions between the newest one and that of the last batch.")
     waits: WaitsStatus = Field(default=WaitsStatus(), description="Time spent waiting.")
     published_version: int | None = Field(default=None, description="The newest version of the weights.")

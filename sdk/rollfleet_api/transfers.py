@@ -4,11 +4,12 @@ Batches and weights travel as raw bytes (see `rollfleet.wire.codec` and `rollfle
 are here, and what both sides say about their chunks.
 """
 
+from dataclasses import field
 from typing import Annotated
 
 from pydantic import Field
 
-from rollfleet_api.messages import Count, Index, message
+from rollfleet_api.messages import Count, Counts, Index, message
 
 Flags = tuple[tuple[str, bool], ...]
 """The `training` flags of modules by their paths in the policy. A module that is missing follows the one around it."""
@@ -24,6 +25,7 @@ class BatchMeta:
         version: Version of the weights in every frame; see `versions`.
         frames: Number of frames.
         non_finite: Frames with NaN or infinity; see `non_finite` of `CollectSpec`.
+        failed_episodes: Episodes that a failure of their environment ended, by the class of its error.
     """
 
     session: Count
@@ -31,6 +33,7 @@ class BatchMeta:
     version: Count
     frames: Count
     non_finite: Count = 0
+    failed_episodes: Counts = field(default_factory=dict)
 
 
 @message

@@ -18,6 +18,7 @@ from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet_api.job import CollectSpec, EnvSpec
+from rollfleet_api.placement import EnvironmentFailuresSpec
 
 
 class Observing(gymnasium.Env[Any, Any]):
@@ -107,6 +108,7 @@ def rollout_of(
     seed: int = 0,
     worker: int = 0,
     incarnation: int = 0,
+    failures: EnvironmentFailuresSpec | None = None,
     **collect: Any,
 ) -> Rollout:
     """Make a rollout with these options of `CollectSpec`; None: a random policy."""
@@ -118,6 +120,7 @@ def rollout_of(
         seeds=Seeds.derive(seed, worker, incarnation, env.num_envs),
         trajectories=TrajectoryIds(worker, incarnation),
         collect=CollectSpec(frames_per_batch=1, **collect),
+        failures=failures,
     )
 
 

@@ -152,6 +152,7 @@ def _counters(job: JobView, pods: Iterable[Pod], now: datetime) -> Table:
         "Evaluation": evaluation(job),
         "Version": f"{version(job)}, lag {lag(job)}",
         "Batches": f"{status.batches.delivered:,} delivered, {status.batches.dropped:,} dropped",
+        "Failed episodes": one_line(", ".join(f"{n:,} by {error}" for error, n in status.failed_episodes.items())),
         "NaN, infinity": f"{status.non_finite:,} frames and versions" if status.non_finite else "",
         "Waits": f"learner {age(waits.learner_seconds)} for data; workers {age(waits.workers_for_learner_seconds)} "
         f"for the learner, {age(waits.workers_for_weights_seconds)} for weights",

@@ -1,7 +1,7 @@
 """A worker's fragment, and the batch that a learner gets from it: a TensorDict in TorchRL's layout."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -32,6 +32,7 @@ INFO: Key = ("next", "info")
 TRAJECTORY: Key = ("collector", "traj_ids")
 VERSION: Key = ("collector", "policy_version")
 MASK: Key = ("collector", "mask")
+FAILED: Key = ("collector", "failed")
 STEP_COUNT: Key = ("step_count",)
 IS_INIT: Key = ("is_init",)
 
@@ -55,6 +56,7 @@ OPTIONAL: Layout = {
     MASK: (torch.bool, ()),
     STEP_COUNT: (torch.int64, (1,)),
     IS_INIT: (torch.bool, (1,)),
+    FAILED: (torch.bool, ()),
 }
 
 Episodes: TypeAlias = dict[str, Tensor]
@@ -80,7 +82,7 @@ class Fragment:
             next.truncated bool [envs, T, 1], collector.traj_ids int64 [envs, T]. If frames can come from several
             versions: collector.policy_version int64 [envs, T]. If rows differ in length: collector.mask bool [envs, T];
             False marks padding, which is zero, under the trajectory id -1. On request: step_count int64 and is_init
-            bool [envs, T, 1], (next, info, ...) float64 [envs, T, ...].
+            bool [envs, T, 1], (next, info, ...) float64 [envs, T, ...], collector.failed bool [envs, T].
         final: [n, ...] for each leaf of the observation and of the hidden state: the true next values of frames that
             ended an episode or are the last of their row, in row-major (env, t) order.
         episodes: The episodes that ended in this fragment.
@@ -88,6 +90,7 @@ class Fragment:
         structure: The form of frames that are TensorDicts from the start, of TorchRL's environments; None: the layout
             above. With it, `steps` holds all keys, also those under `next`, except those that `final` rebuilds.
         non_finite: Frames with NaN or infinity; 0 once it was sent: its `BatchMeta` has the number.
+        failed_episodes: Episodes that a failure of their environment ended, by the class of its error; the same.
     """
 
     steps: dict[Key, Tensor]
@@ -96,6 +99,7 @@ class Fragment:
     version: int
     structure: Structure | None = None
     non_finite: int = 0
+    failed_episodes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def frames(self) -> int:

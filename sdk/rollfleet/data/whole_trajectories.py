@@ -68,6 +68,12 @@ class WholeTrajectories(Generic[Piece]):
         self._open.clear()
         return cut
 
+    def end(self, trajectory: int) -> list[Piece] | None:
+        """Make one under way complete, and return it; None: it has no frame."""
+        if (pieces := self._open.pop(trajectory, None)) is not None:
+            self._whole.append(pieces)
+        return pieces
+
     def forget(self) -> None:
         """Drop those under way."""
         self._open.clear()

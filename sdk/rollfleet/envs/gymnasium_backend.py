@@ -73,7 +73,7 @@ def _vectorized(
     try:
         if spec.vectorization is Vectorization.ASYNC:
             return ProcessVectorEnv([single] * spec.num_envs, spec.processes or spec.num_envs, sample=here)
-        return SerialVectorEnv([here, *[single] * (spec.num_envs - 1)])
+        return SerialVectorEnv([here, *[single] * (spec.num_envs - 1)], again=single)
     except EnvironmentFailed:
         raise
     except Exception as exc:

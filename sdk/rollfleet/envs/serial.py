@@ -1,14 +1,17 @@
 """Environments stepped one after the other: Gymnasium's `SyncVectorEnv` without the values that a rollout ignores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
+from rollfleet.envs.failures import ATTEMPTS, FAILED, Failure, note, seed_again
 from rollfleet.envs.space_tree import Array, SpaceTree, array_dtype, array_shape, unheld
-from rollfleet.errors import EnvironmentInvalid
+from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid, JobInvalid
+from rollfleet_api.placement import EnvironmentFailuresSpec
 
 Step: TypeAlias = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
@@ -29,10 +32,17 @@ class SerialVectorEnv(SyncVectorEnv):
         info_keys: Keys of infos that are kept, `outer.inner` for a value of a nested dict. The vector's info has them
             in Gymnasium's form, values unchanged.
         info_names: All keys of the environments' infos so far, if `info_keys` has some.
+        failures: With it, an environment that raises is made anew, and begins its next episode. The vector's infos say
+            so, under `failures.FAILED`, and its reward is no reward: `step_again` takes its next step. None: its
+            exception is raised.
     """
 
-    def __init__(self, makers: Any) -> None:
-        """Build the environments by calling each of `makers` once."""
+    def __init__(self, makers: Any, *, again: Callable[[], Any] | None = None) -> None:
+        """Build the environments by calling each of `makers` once. `again` makes one anew; None: its maker does."""
+        self.failures: EnvironmentFailuresSpec | None = None
+        self._again: Sequence[Callable[[], Any]] = [again or maker for maker in makers]
+        self._seeds: list[int | None] = [None] * len(makers)
+        self._times = [0] * len(makers)  # that each was made anew since it was seeded
         self.info_keys: tuple[str, ...] = ()
         self.info_names: set[str] = set()
         super().__init__(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
@@ -66,7 +76,11 @@ class SerialVectorEnv(SyncVectorEnv):
         shape, whole, taken, keys = self._shapes[0], self._whole[0], self._taken[0], self.info_keys
         infos: dict[str, Any] = {}
         for i, env in enumerate(self.envs):
-            outcome = env.step(actions[i])
+            try:
+                outcome = env.step(actions[i])
+            except Exception as error:
+                self._begin_again(i, error, infos)
+                continue
             try:
                 observation, reward, terminated, truncated, info = outcome
                 # numpy would repeat a smaller observation, and cut a fraction; only one number fits into one number
@@ -98,24 +112,81 @@ class SerialVectorEnv(SyncVectorEnv):
         seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
         infos: dict[str, Any] = {}
         for i in chosen:
-            first: Any = self.envs[i].reset(seed=None if seeds is None else seeds[i])
-            if not (isinstance(first, tuple | list) and len(first) == 2):
-                raise self._old(i, "reset", "a pair (observation, info)", first)
-            observation, info = first
-            self._keep(info, i, infos)
-            self._write(i, observation)
+            seed = None
+            if seeds is not None:
+                seed = self._seeds[i] = seeds[i]
+                self._times[i] = 0
+            try:
+                self._reset(i, seed, infos)
+            except Exception as error:
+                self._begin_again(i, error, infos)
         return self._observations, infos
+
+    def step_again(self, chosen: Iterable[int], actions: Any, infos: dict[str, Any]) -> Step:
+        """Step these environments alone, which have begun again in a step: the results replace those of that step.
+
+        Args:
+            chosen: The environments.
+            actions: Actions of all; those of the others are ignored.
+            infos: The vector's infos of that step. They are changed.
+        """
+        del infos[FAILED]
+        leaves = self._acted.split(actions)
+        for i in chosen:
+            self._step(i, self._acted.join([leaf[i] for leaf in leaves]), infos)
+        return self._observations, self._rewards, self._terminations, self._truncations, infos
+
+    def _reset(self, i: int, seed: int | None, infos: dict[str, Any]) -> None:
+        first: Any = self.envs[i].reset(seed=seed)
+        if not (isinstance(first, tuple | list) and len(first) == 2):
+            raise self._old(i, "reset", "a pair (observation, info)", first)
+        observation, info = first
+        self._keep(info, i, infos)
+        self._write(i, observation)
+
+    def _begin_again(self, i: int, error: Exception, infos: dict[str, Any]) -> None:
+        """Make an environment anew, and begin its next episode. Call it where its error is handled.
+
+        Raises:
+            Exception: The error: environments are not made anew, or it is of the job.
+            EnvironmentFailed: The environment has failed `ATTEMPTS` times, each time without a first observation.
+        """
+        if self.failures is None or isinstance(error, JobInvalid):
+            raise error
+        for _ in range(ATTEMPTS):
+            note(Failure.of(error), i, infos, self.num_envs)
+            self._times[i] += 1
+            with suppress(Exception):
+                self.envs[i].close()
+            try:
+                self.envs[i] = self._again[i]()
+                self._reset(i, seed_again(self._seeds[i], self._times[i]), infos)
+            except JobInvalid:
+                raise
+            except Exception as next_error:
+                error = next_error
+            else:
+                self._outcomes[0][i], self._outcomes[1][i], self._outcomes[2][i] = 0.0, False, False
+                return
+        raise EnvironmentFailed(f"environment {i} was made anew {ATTEMPTS} times, and failed each time") from error
 
     def _step_trees(self, actions: Any) -> Step:
         leaves = self._acted.split(actions)
         infos: dict[str, Any] = {}
-        for i, env in enumerate(self.envs):
-            action = self._acted.join([leaf[i] for leaf in leaves])
-            info = self._take(i, env.step(action))
-            self._keep(info, i, infos)
-            if info and (self._terminations[i] or self._truncations[i]):
-                keep_numbers(info, i, infos.setdefault("final_info", {}), self.num_envs)
+        for i in range(self.num_envs):
+            self._step(i, self._acted.join([leaf[i] for leaf in leaves]), infos)
         return self._observations, self._rewards, self._terminations, self._truncations, infos
+
+    def _step(self, i: int, action: Any, infos: dict[str, Any]) -> None:
+        try:
+            outcome = self.envs[i].step(action)
+        except Exception as error:
+            self._begin_again(i, error, infos)
+            return
+        info = self._take(i, outcome)
+        self._keep(info, i, infos)
+        if info and (self._terminations[i] or self._truncations[i]):
+            keep_numbers(info, i, infos.setdefault("final_info", {}), self.num_envs)
 
     def _keep(self, info: Mapping[str, Any], i: int, infos: dict[str, Any]) -> None:
         """Put the wanted values of environment `i` into the vector's infos."""

@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
+from rollfleet.envs.failures import ATTEMPTS, FAILED, Failure, note, seed_again
 from rollfleet.envs.serial import SerialVectorEnv, Step
 from rollfleet.envs.space_tree import Array, Space, SpaceTree, array_dtype, array_shape
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
@@ -26,6 +27,7 @@ from rollfleet.system.child_processes import close_in_children, describe_exit
 from rollfleet.system.copies import refuse_copy
 from rollfleet.system.process_setup import seed_generators
 from rollfleet.system.tracebacks import formatted
+from rollfleet_api.placement import EnvironmentFailuresSpec
 
 _STEP = b""  # the most frequent request; its answer without infos is empty, too
 _READY = b"ready"  # its answer is empty
@@ -50,6 +52,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         processes: The processes, in the order of their environments.
         takes_seeds: Whether `reset` takes one seed for each environment.
         info_keys: Keys of infos that are kept, from the next `reset` on: see `SerialVectorEnv`.
+        failures: As there, from the next `reset` on, with a process for each environment. One that dies, or takes
+            longer than its time, fails, too.
     """
 
     __reduce__ = refuse_copy
@@ -69,6 +73,10 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
         self._calls, self._answered = 0, -1
+        self.failures: EnvironmentFailuresSpec | None = None
+        self._makers = makers
+        self._seeds: list[int | None] = [None] * len(makers)
+        self._times = [0] * len(makers)  # that each was made anew since it was seeded
         self.info_keys: tuple[str, ...] = ()
         first = (sample or makers[0])()
         self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
@@ -83,27 +91,27 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         bounds = [self.num_envs * index // processes for index in range(processes + 1)]
         self._groups = [slice(start, stop) for start, stop in pairwise(bounds)]
         try:
-            for group in self._groups:
-                self._start(group, makers[group])
+            for index in range(processes):
+                self._start(index)
             self._answers(range(processes))
         except BaseException:
             self.close()
             raise
 
-    def _start(self, group: slice, makers: Sequence[Maker]) -> None:
-        context = multiprocessing.get_context()
+    def _start(self, index: int) -> None:
+        context, group = multiprocessing.get_context(), self._groups[index]
         ours, theirs = context.Pipe()
         close_in_children(ours)  # a process ends when its pipe is closed
-        self._pipes.append(ours)
+        self._pipes[index : index + 1] = [ours]
         with theirs:
             process = context.Process(
                 target=_work,
-                args=(CloudpickleWrapper(partial(list, makers)), self._shared, group, theirs),
+                args=(CloudpickleWrapper(partial(list, self._makers[group])), self._shared, group, theirs),
                 name=f"the process of environments {group.start} to {group.stop - 1}",
                 daemon=True,
             )
             process.start()
-        self.processes.append(process)
+        self.processes[index : index + 1] = [process]
 
     def step(self, actions: Any) -> Step:
         """Step each environment. One whose episode has ended must have been reset before.
@@ -114,8 +122,16 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         for view, leaf in zip(self._actions, self._shared.acted.split(actions), strict=True):
             view[...] = leaf
-        infos = self._infos(self._ask(dict.fromkeys(range(len(self._pipes)), _STEP)))
-        return self._observations, *self._outcomes, infos
+        answers = self._ask(dict.fromkeys(range(len(self._pipes)), _STEP), self._limit_s(_STEP))
+        return self._observations, *self._outcomes, self._infos(answers)
+
+    def step_again(self, chosen: Iterable[int], actions: Any, infos: dict[str, Any]) -> Step:
+        """See `SerialVectorEnv`."""
+        del infos[FAILED]
+        for view, leaf in zip(self._actions, self._shared.acted.split(actions), strict=True):
+            view[...] = leaf
+        answers = self._ask(dict.fromkeys(chosen, _STEP), self._limit_s(_STEP))
+        return self._observations, *self._outcomes, self._infos(answers, infos)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -129,14 +145,28 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else mask
         seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
+        if seeds is not None:
+            self._seeds, self._times = list(seeds), [0] * self.num_envs
         answers = self._ask(
             {
-                index: pickle.dumps((_RESET, None if seeds is None else seeds[group], chosen[group], self.info_keys))
+                index: self._reset(None if seeds is None else seeds[group], chosen[group])
                 for index, group in enumerate(self._groups)
                 if chosen[group].any()
-            }
+            },
+            self._limit_s(_READY),
         )
         return self._observations, self._infos(answers)
+
+    def _reset(self, seeds: Sequence[int | None] | None, chosen: Array) -> bytes:
+        """Return the request of a reset."""
+        return pickle.dumps((_RESET, seeds, chosen, self.info_keys, self.failures))
+
+    def _limit_s(self, request: bytes) -> float | None:
+        """Return the seconds that a step may take, or else a reset; None: no limit."""
+        failures = self.failures
+        if failures is None:
+            return None
+        return failures.step_timeout_seconds if request == _STEP else failures.reset_timeout_seconds
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each environment, or read its attribute, as `gymnasium.vector.SyncVectorEnv.call` does.
@@ -162,7 +192,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             process.join()
         self.processes, self._pipes, self.closed = [], [], True
 
-    def _ask(self, requests: Mapping[int, bytes]) -> dict[int, Any]:
+    def _ask(self, requests: Mapping[int, bytes], limit_s: float | None = None) -> dict[int, Any]:
         """Send each of these processes its request. Returns their answers, by index."""
         self._calls += 1
         number = self._calls.to_bytes(_NUMBER_BYTES)
@@ -170,27 +200,80 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             try:
                 self._pipes[index].send_bytes(number + request)
             except ConnectionError:
-                raise self._died(index) from None
-        return self._answers(requests)
-
-    def _answers(self, asked: Iterable[int]) -> dict[int, Any]:
-        """Wait until these processes have answered the newest call. Answers to an interrupted one are dropped."""
-        answers, number = {}, self._calls.to_bytes(_NUMBER_BYTES)
-        for index in asked:
-            answer = b""
-            while not answer.startswith(number):
-                try:
-                    answer = self._pipes[index].recv_bytes()
-                except (EOFError, ConnectionError):
+                if self.failures is None:
                     raise self._died(index) from None
-            error, answers[index] = pickle.loads(answer[_NUMBER_BYTES:]) if answer != number else (None, {})
-            if error is not None:
-                raise error(f"{self.processes[index].name}: {answers[index]}")
+        return self._answers(requests, limit_s)
+
+    def _answers(self, asked: Iterable[int], limit_s: float | None = None) -> dict[int, Any]:
+        """Wait until these processes have answered the newest call. Answers to an interrupted one are dropped."""
+        until_s = None if limit_s is None else time.monotonic() + limit_s
+        answers = {}
+        for index in asked:
+            try:
+                answers[index] = self._answer(index, self._calls, until_s)
+            except _Lost as error:
+                if self.failures is None:
+                    raise
+                answers[index] = self._start_again(index, error)
         self._answered = self._calls
         return answers
 
-    def _infos(self, answers: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    def _answer(self, index: int, call: int, until_s: float | None) -> Any:
+        """Wait until a process has answered this call.
+
+        Raises:
+            _Lost: The process died, or has not answered at that time.
+        """
+        number, answer, pipe = call.to_bytes(_NUMBER_BYTES), b"", self._pipes[index]
+        while not answer.startswith(number):
+            try:
+                if until_s is not None and not pipe.poll(max(0.0, until_s - time.monotonic())):
+                    raise _Lost(f"{self.processes[index].name} did not answer in time", TimeoutError)
+                answer = pipe.recv_bytes()
+            except (EOFError, ConnectionError):
+                raise self._died(index) from None
+        error, found = pickle.loads(answer[_NUMBER_BYTES:]) if answer != number else (None, {})
+        if error is not None:
+            raise error(f"{self.processes[index].name}: {found}")
+        return found
+
+    def _start_again(self, index: int, error: "_Lost") -> dict[str, Any]:
+        """End a process, start another, and begin the next episode of its environment. Returns its infos.
+
+        Raises:
+            EnvironmentFailed: The environment has failed `ATTEMPTS` times, each time without a first observation.
+        """
         infos: dict[str, Any] = {}
+        found: dict[str, Any]
+        for _ in range(ATTEMPTS):
+            note(error.failure, 0, infos, 1)
+            self._times[index] += 1
+            self.processes[index].kill()
+            self.processes[index].join()
+            self._pipes[index].close()
+            limit_s = self._limit_s(_READY)
+            until_s = None if limit_s is None else time.monotonic() + limit_s
+            try:
+                self._start(index)
+                self._answer(index, 0, until_s)
+                seed = seed_again(self._seeds[index], self._times[index])
+                request = self._reset(None if seed is None else [seed], np.ones(1, np.bool_))
+                self._pipes[index].send_bytes(self._calls.to_bytes(_NUMBER_BYTES) + request)
+                found = self._answer(index, self._calls, until_s)
+            except ConnectionError:
+                error = self._died(index)
+            except _Lost as next_error:
+                error = next_error
+            else:
+                for outcome in self._outcomes:
+                    outcome[index] = 0
+                for failure in found.get(FAILED, [()])[0]:
+                    note(failure, 0, infos, 1)
+                return found | infos
+        raise EnvironmentFailed(f"{error} {ATTEMPTS} times in a row") from error
+
+    def _infos(self, answers: Mapping[int, dict[str, Any]], known: dict[str, Any] | None = None) -> dict[str, Any]:
+        infos: dict[str, Any] = {} if known is None else known
         for index, found in answers.items():
             self._merge(found, self._groups[index], infos)
         return infos
@@ -202,7 +285,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             else:
                 infos.setdefault(key, np.zeros(self.num_envs, values.dtype))[group] = values
 
-    def _died(self, index: int) -> EnvironmentFailed:
+    def _died(self, index: int) -> "_Lost":
         process = self.processes[index]
         process.join(GRACE_S)  # its pipe is closed a moment before
         how = "closed its pipe" if process.exitcode is None else f"ended: {describe_exit(process.exitcode)}"
@@ -211,7 +294,15 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 "; where multiprocessing spawns (`import torchrl` sets it), a program makes its environments under "
                 '`if __name__ == "__main__":`'
             )
-        return EnvironmentFailed(f"{process.name} (pid {process.pid}) {how}")
+        return _Lost(f"{process.name} (pid {process.pid}) {how}", ChildProcessError)
+
+
+class _Lost(EnvironmentFailed):
+    """A process died, or hangs: a `ChildProcessError`, or a `TimeoutError`."""
+
+    def __init__(self, text: str, kind: type[OSError]) -> None:
+        super().__init__(text)
+        self.failure = Failure(kind.__name__, text)
 
 
 class _Shared:
@@ -277,7 +368,7 @@ def _obey(request: bytes, env: SerialVectorEnv, acted: SpaceTree, actions: list[
         if kind == _CALL:
             name, args, kwargs = arguments
             return pickle.dumps((None, env.call(name, *args, **kwargs)))
-        seeds, mask, env.info_keys = arguments
+        seeds, mask, env.info_keys, env.failures = arguments
         if seeds is not None:
             seed_generators(seeds[0])
         return pickle.dumps((None, env.reset(seed=seeds, options={"reset_mask": mask})[1]))

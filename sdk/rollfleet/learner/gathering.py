@@ -205,6 +205,7 @@ class Gatherer:
             interrupted=self.interrupted,
             corrupt=sum(self._transport.corrupt().values()),
             non_finite=self._tally.non_finite + self._weights.non_finite,
+            failed_episodes=self._tally.failed_episodes,
             waited_s=self._waited(),
             waited_for_space_s=sum(worker.waited_for_space_s for worker in workers),
             waited_for_weights_s=sum(worker.waited_for_weights_s for worker in workers),
@@ -375,5 +376,6 @@ class Gatherer:
             lag=tally.lag,
             episodes=tally.episodes,
             non_finite=tally.non_finite + self._weights.non_finite,
+            failed_episodes=dict(tally.failed_episodes),
             waited_s=self._waited(),
         )

@@ -66,6 +66,7 @@ KEYWORDS: Final = {name: Keyword(f"collect.{field.alias}") for name, field in Co
     "cat_results": Keyword("collect.catResults", mode="sync"),
     "stragglers_threshold": Keyword("stragglers.threshold", mode="sync", needs="workers"),
     "suspect_after_s": Keyword("failure.suspectAfterSeconds", needs="workers"),
+    "env_failures": Keyword("failure.environments"),
     "max_batches_ahead": Keyword("delivery.maxBatchesAhead", mode="async", needs="workers"),
     "evaluation": Keyword("evaluation"),
     # The learner

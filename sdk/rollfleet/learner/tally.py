@@ -25,6 +25,7 @@ class Tally:
         lag: Versions between the newest one and that of the last batch.
         episodes: Episodes that ended in these batches.
         non_finite: Their frames with NaN or infinity.
+        failed_episodes: Episodes that a failure of their environment ended, by the class of its error.
         episode_returns: Returns of the last 100 episodes that ended in these batches.
         episode_lengths: Lengths of the same episodes, in frames.
         episode_infos: The last 100 values of each number in episodes' last infos, by name.
@@ -36,6 +37,7 @@ class Tally:
     lag: int = 0
     episodes: int = 0
     non_finite: int = 0
+    failed_episodes: Mapping[str, int] = field(default_factory=dict)
     episode_returns: deque[float] = field(default_factory=lambda: deque(maxlen=EPISODES))
     episode_lengths: deque[int] = field(default_factory=lambda: deque(maxlen=EPISODES))
     episode_infos: dict[str, deque[float]] = field(default_factory=dict)
@@ -55,6 +57,8 @@ class Tally:
             self.nbytes += arrival.nbytes
             self.lag = max(0, newest - count_of(arrival.meta.version))
             self.non_finite += arrival.meta.non_finite
+            if failed := arrival.meta.failed_episodes:
+                self.failed_episodes = added(self.failed_episodes, failed)
             self.episodes += len(arrival.episodes["returns"])
             self.episode_returns.extend(arrival.episodes["returns"].tolist())
             self.episode_lengths.extend(arrival.episodes["lengths"].tolist())
@@ -103,3 +107,9 @@ class Tally:
         for numbers, restored in ((self.episode_returns, "episode_returns"), (self.episode_lengths, "episode_lengths")):
             numbers.clear()
             numbers.extend(state[restored])
+
+
+def added(known: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    """Return the sums of counts by name, of which there are `MOST_NUMBERS` names at most."""
+    names = list(dict.fromkeys((*known, *more)))[:MOST_NUMBERS]
+    return {name: known.get(name, 0) + more.get(name, 0) for name in names}

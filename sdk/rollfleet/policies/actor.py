@@ -65,6 +65,7 @@ class Actor:
         *,
         exploration: Exploration = Exploration.RANDOM,
         trained_here: bool = False,
+        acts_again: bool = False,
     ) -> None:
         """Keep the policy; it is not called yet.
 
@@ -75,6 +76,7 @@ class Actor:
             lengths: Returns int64 [envs], the frames of the running episodes so far.
             exploration: How the policy acts.
             trained_here: Whether the learner trains this very object. What it keeps of a call can then be trained on.
+            acts_again: Whether it may act twice in a step; see `look_again`.
 
         Raises:
             PolicyInvalid: The policy is not callable.
@@ -101,7 +103,7 @@ class Actor:
         self._order: tuple[Key, ...] = ()  # `keys`, then those of the next state
         self._hidden: HiddenState | None = None
         self._special: Call | None = None
-        self._fast = fast(policy, spaces, num_envs)
+        self._fast = None if acts_again else fast(policy, spaces, num_envs)
         self._quick: FastMlp | None = None  # the same, during a fragment that it acts in
         self.private_keys: tuple[Key, ...] = ()
         self.reads_starts = self.reads_counts = False
@@ -283,6 +285,12 @@ class Actor:
                 array[envs] = new[envs]
         if self._hidden is not None:
             self._hidden.restart(envs)
+
+    def look_again(self, envs: Array, observation: Any) -> None:
+        """Start episodes in `envs` after the policy has acted: its next call is for the same step."""
+        self.restart(envs, observation)
+        for index in range(len(self._inputs)):
+            self._show(index, self.carried[index].copy())
 
     def _show(self, index: int, array: Array) -> None:
         if array.shape != self.carried[index].shape:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rollfleet.data.batch import (
+    FAILED,
     INFO,
     IS_INIT,
     LOG_PROB,
@@ -36,6 +37,7 @@ from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
 from rollfleet.policies.actor import Actor, Policy
 from rollfleet.policies.random_policy import UniformActions
 from rollfleet.rollout.episodes import EpisodeCounts, LongEpisodes
+from rollfleet.rollout.failed_episodes import FailedEpisodes
 from rollfleet.rollout.finite_check import FAR, FINITE, NOT_NAN, FiniteCheck, Frames
 from rollfleet.rollout.infos import Infos
 from rollfleet.rollout.seeding import Seeds, TorchStream
@@ -43,9 +45,10 @@ from rollfleet.rollout.stepper import Collected, StepContext, Stepper
 from rollfleet.rollout.storage import Storage
 from rollfleet.rollout.suspicions import Suspicions
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet.rollout.whole_trajectories import Piece, add_frames, cut_after, fragment_of
+from rollfleet.rollout.whole_trajectories import Piece, add_frames, break_off, cut_after, fragment_of
 from rollfleet.system.interrupts import interruptible
 from rollfleet_api.collection import CollectSpec, NonFinite
+from rollfleet_api.placement import EnvironmentFailuresSpec
 
 
 class Rollout:
@@ -91,6 +94,7 @@ class Rollout:
         trajectories: TrajectoryIds,
         collect: CollectSpec | None = None,
         trained_here: bool = False,
+        failures: EnvironmentFailuresSpec | None = None,
     ) -> None:
         """Prepare; neither the environments nor the policy are called before the first `collect`.
 
@@ -102,6 +106,7 @@ class Rollout:
             trajectories: The source of trajectory ids.
             collect: A job's `collect`; None: its defaults. Amounts of frames are not read: `steps` is used instead.
             trained_here: Whether the learner trains this very policy.
+            failures: A job's `failure.environments`; None: an error of an environment ends `collect`.
 
         Raises:
             EnvironmentInvalid: A space or the autoreset mode is not supported, or does not suit the options.
@@ -120,7 +125,9 @@ class Rollout:
             lambda: self._episodes.lengths,
             exploration=self._spec.exploration,
             trained_here=trained_here,
+            acts_again=failures is not None,
         )
+        self._failed = None if failures is None else FailedEpisodes(env, failures)
         self._uniform = UniformActions(env.single_action_space)
         if self._spec.info_keys:
             self._keep_infos(env)
@@ -198,7 +205,8 @@ class Rollout:
             fragment = Fragment(steps=recorded, final=final, episodes=self._episodes.take(), version=version)
         self._track(fragment.steps)
         self._suspicions.check(fragment.steps, self._infos, ended=len(fragment.episodes["lengths"]) > 0)
-        fragment = replace(fragment, non_finite=self._finite.take())
+        failed = self._failed.take() if self._failed else {}
+        fragment = replace(fragment, non_finite=self._finite.take(), failed_episodes=failed)
         for key in self._actor.private_keys:
             del fragment.steps[key], fragment.final[key]
         self._in_collect = False
@@ -277,6 +285,9 @@ class Rollout:
             self._frames[...] = 0
         with interruptible():
             observation, info = self._env.reset(seed=seed)
+        if self._failed:
+            self._failed.note(info)
+            self._failed.take_lost()
         if self._spec.info_keys and self._infos is None:
             self._infos = Infos(self._env, self._spec.info_keys, info)
         self._actor.advance(observation)
@@ -336,6 +347,8 @@ class Rollout:
 
         while len(whole) < wanted and not (stopped and whole.started):
             storage, collected = self._run(version, random_actions, enough)
+            for lost in self._failed.take_lost() if self._failed else ():
+                break_off(whole, *lost)
             add_frames(whole, storage, collected, self._episodes.take_said())
             self._long.check(self._episodes.lengths)
         if cut := not len(whole):  # what follows is not their beginning: begin new episodes
@@ -352,13 +365,17 @@ class Rollout:
             layout[MASK] = OPTIONAL[MASK]
         if spec.step_count or spec.is_init or self._actor.reads_starts or self._actor.reads_counts:
             layout[STEP_COUNT] = OPTIONAL[STEP_COUNT]
+        if self._failed:
+            layout[FAILED] = OPTIONAL[FAILED]
         if self._infos is not None:
             layout |= {key: (torch.float64, shape) for key, shape in self._infos.shapes.items()}
         self._layout = layout
         if spec.non_finite is not NonFinite.IGNORE:
             self._finite.limits = self._limits()
         self._storages = [Storage(layout, num_envs, self._steps) for _ in range(2)]
-        context = StepContext(self._env, self._actor, self._episodes, self._trajectories, spec, self._infos)
+        context = StepContext(
+            self._env, self._actor, self._episodes, self._trajectories, spec, self._infos, self._failed
+        )
         self._stepper = Stepper(context, self._mode, layout, self._steps)
         return self._stepper
 

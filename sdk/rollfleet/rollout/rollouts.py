@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from rollfleet.data.batch import Fragment
 from rollfleet.envs.torchrl_env import TorchRLEnv
+from rollfleet.errors import EnvironmentInvalid
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
@@ -51,8 +52,18 @@ class Rollouts(Protocol):
 
 
 def make_rollout(env: Any, policy: Any, **options: Any) -> Rollouts:
-    """Return the rollout for environments of this kind. `Rollout` has the options."""
+    """Return the rollout for environments of this kind. `Rollout` has the options.
+
+    Raises:
+        EnvironmentInvalid: The environments do not suit the options.
+        PolicyInvalid: The policy does not suit the environments.
+    """
     if isinstance(env, TorchRLEnv):
+        if options.pop("failures", None) is not None:
+            raise EnvironmentInvalid(
+                f"environment {env}: TorchRL's environments cannot be made anew one by one; remove `env_failures` "
+                "(`failure.environments` of a job)"
+            )
         from rollfleet.rollout.tensordict_rollout import TensorDictRollout
 
         return TensorDictRollout(env, policy, **options)

@@ -9,6 +9,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from rollfleet.data.batch import (
+    FAILED,
     MASK,
     NO_TRAJECTORY,
     REWARD,
@@ -22,9 +23,11 @@ from rollfleet.data.batch import (
 )
 from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.factory import VectorEnv
+from rollfleet.envs.failures import FAILED as FAILURES
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.policies.actor import Actor
 from rollfleet.rollout.episodes import NOTHING, EpisodeCounts, FinalObservations
+from rollfleet.rollout.failed_episodes import FailedEpisodes, Lost
 from rollfleet.rollout.infos import Infos
 from rollfleet.rollout.last_infos import LastInfos
 from rollfleet.rollout.storage import Staging, Storage
@@ -41,6 +44,7 @@ class StepContext(NamedTuple):
     trajectories: TrajectoryIds
     spec: CollectSpec
     infos: Infos | None
+    failed: FailedEpisodes | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,10 +155,11 @@ class Stepper:
 
         `columns` are [rows, envs, ...]. Trajectory ids, versions, and outputs of `actor.rest` are left out.
         """
-        env, actor, episodes, _, spec, infos = self._context
+        env, actor, episodes, _, spec, infos, _ = self._context
         returns, lengths, limit = episodes.returns, episodes.lengths, spec.max_frames_per_traj
         idle, carried, mask = self._idle, actor.carried, columns.get(MASK)
         seen, outputs = ([columns[key] for key in keys] for keys in (actor.carried_keys, actor.keys))
+        failed = columns.get(FAILED)
         counts, reported = columns.get(STEP_COUNT), [columns[key] for key in (infos.shapes if infos else ())]
         rewards, terminations, truncations = columns[REWARD], columns[TERMINATED], columns[TRUNCATED]
         step, action_of, advance = env.step, actor.action_of, actor.advance
@@ -169,6 +174,11 @@ class Stepper:
             for column, value in zip(outputs, values, strict=False):  # the next hidden state follows the outputs
                 column[row] = value
             following, reward, terminated, truncated, info = step(action_of(values))
+            if failed is not None:
+                failed[row] = False
+                if FAILURES in info:
+                    values, outcome = self._step_again(columns, row, values, act, (following, info))
+                    following, reward, terminated, truncated, info = outcome
             if row == rows.start:
                 check_outcome(env, (reward, terminated, truncated))
             rewards[row] = reward
@@ -197,16 +207,66 @@ class Stepper:
                     return row + 1
         return rows.stop
 
+    def _step_again(
+        self,
+        columns: Mapping[Key, Array],
+        row: int,
+        values: list[Array],
+        act: Callable[[], list[Array]],
+        outcome: tuple[Any, dict[str, Any]],
+    ) -> tuple[list[Array], Any]:
+        """Where environments have failed in a step, take the first step of their next episodes in its row.
+
+        `values` are what the policy returned for the step, `outcome` the observations after it, and its infos. Returns
+        the values of the row, and the whole outcome.
+        """
+        env, actor, episodes, *_, failed = self._context
+        following, info = outcome
+        whole: Any = None
+        while FAILURES in info and failed is not None:
+            envs = failed.note(info)
+            self._break_off(columns, row, envs, failed)
+            episodes.discard(envs)
+            values = [value.copy() for value in values]
+            actor.look_again(envs, following)
+            for key, array in zip(actor.carried_keys, actor.carried, strict=True):
+                columns[key][row, envs] = array[envs]
+            if STEP_COUNT in columns:
+                columns[STEP_COUNT][row, envs] = 0
+            for value, new in zip(values, act(), strict=True):
+                value[envs] = new[envs]
+            for key, value in zip(actor.keys, values, strict=False):
+                columns[key][row, envs] = value[envs]
+            whole = env.step_again(envs.tolist(), actor.action_of(values), info)  # type: ignore[attr-defined]
+            following, info = whole[0], whole[-1]
+        return values, whole
+
+    def _break_off(
+        self, columns: Mapping[Key, Array], row: int, envs: NDArray[np.intp], failed: FailedEpisodes
+    ) -> None:
+        """End the episodes of these environments before a row: with its observation as their last."""
+        seen = [columns[key] for key in self._context.actor.carried_keys]
+        if not row:
+            failed.lost += [Lost(int(self._ids[env]), [array[row, env].copy() for array in seen]) for env in envs]
+            self._ids[envs] = self._context.trajectories.take(len(envs))
+            return
+        under_way = envs[~(columns[TERMINATED][row - 1, envs] | columns[TRUNCATED][row - 1, envs])]
+        columns[TRUNCATED][row - 1, under_way] = columns[FAILED][row - 1, under_way] = True
+        self._finals.add(under_way, [array[row, under_way] for array in seen])
+
     def _end(self, done: NDArray[np.bool_], info: dict[str, Any], reported: list[Array]) -> None:
         """Record the last observations, and infos, of episodes that ended with a step. Start the next episodes."""
-        env, actor, episodes, _, spec, infos = self._context
+        env, actor, episodes, _, spec, infos, failed = self._context
         ended = counted = done.nonzero()[0]
         if not spec.reset_when_done:
             counted = ended[~self._idle[ended]]
         episodes.end(counted, self._last_infos.read(info.get("final_info", info), counted) if info else NOTHING)
         if self._mode is AutoresetMode.DISABLED:
             self._finals.add(counted, [array[counted] for array in actor.carried])
-            following, _ = env.reset(options={"reset_mask": done})
+            following, firsts = env.reset(options={"reset_mask": done})
+            if failed is not None:
+                failed.note_ended(len(counted))
+                failed.note(firsts)
             actor.restart(ended, following)
         elif self._mode is AutoresetMode.SAME_STEP:
             if infos is not None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rollfleet.data.batch import (
     EPISODE_INFO,
+    FAILED,
     MASK,
     NO_TRAJECTORY,
     REWARD,
@@ -57,7 +58,7 @@ def add_frames(
         values = {key: tensor[env, frames].clone() for key, tensor in storage.tensors.items()}
         if not ended[env, frames.stop - 1]:
             return Piece(env, values, (), {})
-        return Piece(env, values, next(finals), said[env].popleft())
+        return Piece(env, values, next(finals), {} if _has_failed(values) else said[env].popleft())
 
     whole.add(np.where(real, arrays[TRAJECTORY], NO_TRAJECTORY), ended, piece_of)
 
@@ -68,6 +69,18 @@ def cut_after(whole: WholeTrajectories[Piece], following: Sequence[Array]) -> No
         env, values, *_ = pieces[-1]
         values[TRUNCATED][-1] = True
         pieces[-1] = Piece(env, values, [leaf[env].copy() for leaf in following], {})
+
+
+def break_off(whole: WholeTrajectories[Piece], trajectory: int, following: Sequence[Array]) -> None:
+    """Truncate one under way, whose environment has failed. `following`: its next observation, a leaf [...] each."""
+    if pieces := whole.end(trajectory):
+        env, values, *_ = pieces[-1]
+        values[TRUNCATED][-1] = values[FAILED][-1] = True
+        pieces[-1] = Piece(env, values, following, {})
+
+
+def _has_failed(values: Mapping[Key, Tensor]) -> bool:
+    return FAILED in values and bool(values[FAILED][-1])
 
 
 def fragment_of(
@@ -87,9 +100,9 @@ def fragment_of(
     for key, leaf in zip(carried_keys, zip(*(pieces[-1].final for pieces in taken), strict=True), strict=True):
         rows = torch.from_numpy(np.stack(leaf))
         final[key] = rows.view(steps[key].dtype) if steps[key].dtype is torch.bfloat16 else rows
-    counted = len(taken) if ended else 0
-    episodes = {"returns": steps[REWARD].double().sum((1, 2))[:counted], "lengths": lengths[:counted]}
+    counted = [row for row, pieces in enumerate(taken) if ended and not _has_failed(pieces[-1].values)]
+    episodes = {"returns": steps[REWARD].double().sum((1, 2))[counted], "lengths": lengths[counted]}
     for name in {name: None for pieces in taken for name in pieces[-1].said}:
-        numbers = [pieces[-1].said.get(name, nan) for pieces in taken]
+        numbers = [taken[row][-1].said.get(name, nan) for row in counted]
         episodes[EPISODE_INFO + name] = torch.tensor(numbers, dtype=torch.float64, device="cpu")
     return Fragment(steps=steps, final=final, episodes=episodes, version=version)

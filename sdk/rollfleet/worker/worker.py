@@ -79,6 +79,7 @@ class Worker:
                 trajectories=self._trajectories,
                 collect=job.spec.collect,
                 trained_here=in_learner,
+                failures=job.spec.failure.environments,
             )
             self._select = workload.scheme.select
             self._layout = workload.scheme.layout(self._select(policy))
@@ -185,6 +186,7 @@ class Worker:
             version=self._version,
             frames=frames,
             non_finite=fragment.non_finite,
+            failed_episodes=dict(fragment.failed_episodes),
         )
         return fragment, meta
 

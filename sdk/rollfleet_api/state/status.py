@@ -138,6 +138,7 @@ def reported(heartbeats: Heartbeats) -> dict[str, object]:
         "episodes": learner.episodes,
         "evaluation": _evaluation(learner.evaluation),
         "non_finite": learner.non_finite,
+        "failed_episodes": learner.failed_episodes,
         "lag": learner.lag,
         "waits": _waits(learner, heartbeats.workers.values()),
         "published_version": learner.version or None,

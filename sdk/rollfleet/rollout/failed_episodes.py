@@ -1,0 +1,110 @@
+"""Episodes that a failure of their environment ends, while the others go on."""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollfleet.data.tensor_memory import Array
+from rollfleet.envs.failures import FAILED, Failure
+from rollfleet.envs.serial import SerialVectorEnv
+from rollfleet.envs.subprocesses import ProcessVectorEnv
+from rollfleet.errors import EnvironmentInvalid
+from rollfleet_api.messages import LONGEST_NAME
+from rollfleet_api.placement import EnvironmentFailuresSpec
+
+log = logging.getLogger(__name__)
+
+RECENT: Final = 100
+"""Episodes of which at most a share may fail."""
+LEAST: Final = 10
+"""Failures among them that are not bad luck."""
+
+
+class Lost(NamedTuple):
+    """An episode that ended after its last frame had been handed over, which says so nowhere.
+
+    Attributes:
+        trajectory: Its id.
+        following: The observation after its last frame, and hidden states: a leaf [...] each.
+    """
+
+    trajectory: int
+    following: list[Array]
+
+
+class FailedEpisodes:
+    """Goes on with new episodes where environments have failed, and counts the failures.
+
+    The step that failed has no frame. The environment, made anew, takes its next step in the same row: no other one
+    waits for it, and no row has a gap.
+
+    Args:
+        env: A vector of single environments.
+        spec: The job's `failure.environments`.
+
+    Attributes:
+        lost: Episodes of this fragment that had all their frames in earlier ones.
+
+    Raises:
+        EnvironmentInvalid: The vector is of another kind.
+    """
+
+    def __init__(self, env: Any, spec: EnvironmentFailuresSpec) -> None:
+        if not isinstance(env, SerialVectorEnv | ProcessVectorEnv):
+            raise EnvironmentInvalid(
+                f"environment {env} makes no single environment anew; remove `env_failures` "
+                "(`failure.environments` of a job), or let its factory return a single gymnasium.Env"
+            )
+        env.failures = spec
+        self._env, self._max_share = env, spec.max_share
+        self._counts, self._known = Counter[str](), set[str]()
+        self._recent = deque[bool]([], RECENT)  # whether an episode failed
+        self.lost: list[Lost] = []
+
+    def take_lost(self) -> list[Lost]:
+        """Return and forget these episodes."""
+        lost, self.lost = self.lost, []
+        return lost
+
+    def take(self) -> Mapping[str, int]:
+        """Return and forget the number of failures, by the class of their error."""
+        counts, self._counts = dict(self._counts), Counter()
+        return counts
+
+    def note_ended(self, episodes: int) -> None:
+        """Note episodes that ended well."""
+        self._recent.extend([False] * min(episodes, RECENT))
+
+    def note(self, info: Mapping[str, Any]) -> NDArray[np.intp]:
+        """Note the failures in a vector's infos, and return their environments.
+
+        Raises:
+            EnvironmentInvalid: Too many of the last episodes failed.
+        """
+        found = info.get(FAILED)
+        if found is None:
+            return np.zeros(0, np.intp)
+        envs = np.flatnonzero([bool(each) for each in found])
+        for env in envs.tolist():
+            for failure in found[env]:
+                self._add(env, failure)
+        return envs
+
+    def _add(self, env: int, failure: Failure) -> None:
+        name = failure.name[-LONGEST_NAME:]
+        self._counts[name] += 1
+        self._recent.append(True)
+        if name not in self._known:
+            self._known.add(name)
+            log.warning("environment %d of %s failed, and was made anew: %s", env, self._env, failure.text)
+        failed = sum(self._recent)
+        if failed >= LEAST and failed > self._max_share * max(len(self._recent), LEAST):
+            raise EnvironmentInvalid(
+                f"environment {self._env}: {failed} of the last {len(self._recent)} episodes failed, more than "
+                f"`maxShare`, {self._max_share:g}, allows; the last one: "
+                f"{failure.text}"
+            )
