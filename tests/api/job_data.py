@@ -104,5 +104,22 @@ RULES = [
         {"stragglers": {"threshold": 0.5}},
         "spec.stragglers.threshold: only mode `Sync` waits for all workers; remove `stragglers`, or write `mode: Sync`",
     ),
+    (
+        {"failure": {"environments": {"stepTimeoutSeconds": 1}}},
+        "spec.failure.environments: only an environment in a process can be ended while it hangs; write "
+        "`env.vectorization: Async`, or remove the time limits of a step and of a reset",
+    ),
+    (
+        {"env": {"id": "CartPole-v1", "vectorization": "Native"}, "failure": {"environments": {}}},
+        "spec.failure.environments: only single environments of Gymnasium can be made anew; remove "
+        "`failure.environments`, or write `env.vectorization: Async`",
+    ),
+    (
+        {
+            "env": {"id": "CartPole-v1", "numEnvs": 2, "vectorization": "Async", "processes": 1},
+            "failure": {"environments": {}},
+        },
+        "spec.failure.environments: an environment that is made anew has a process of its own; remove `env.processes`",
+    ),
     ({"image": "a b"}, "spec.image: expected the name of an image, e.g. `my-org/my-worker:1.0`, got `a b`"),
 ]

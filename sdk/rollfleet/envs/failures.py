@@ -29,7 +29,7 @@ class Failure(NamedTuple):
         """Return the failure that an exception is."""
         kind = type(error)
         module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-        return cls(f"{module}{kind.__qualname__}", formatted(error))
+        return cls(f"{module}{kind.__qualname__}", formatted(error).rstrip())
 
 
 def note(failure: Failure, i: int, infos: dict[str, Any], num_envs: int) -> None:

@@ -15,6 +15,7 @@ from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet_api.messages import LONGEST_NAME
 from rollfleet_api.placement import EnvironmentFailuresSpec
+from rollfleet_api.text import last_line
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +106,5 @@ class FailedEpisodes:
         if failed >= LEAST and failed > self._max_share * max(len(self._recent), LEAST):
             raise EnvironmentInvalid(
                 f"environment {self._env}: {failed} of the last {len(self._recent)} episodes failed, more than "
-                f"`maxShare`, {self._max_share:g}, allows; the last one: "
-                f"{failure.text}"
+                f"`maxShare`, {self._max_share:g}, allows; the last one: {last_line(failure.text)}"
             )

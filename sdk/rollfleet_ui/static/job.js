@@ -90,7 +90,8 @@ export class Job extends Component {
 }
 
 /** The numbers of a job, in one line where there is room. */
-function Numbers({ row, status: { evaluation, nonFinite } }) {
+function Numbers({ row, status: { evaluation, nonFinite, failedEpisodes = {} } }) {
+  const failed = Object.values(failedEpisodes).reduce((sum, each) => sum + each, 0);
   const goal = row.totalFrames > 0;
   const facts = [
     ["Frames", count(row.frames), goal && `of ${count(row.totalFrames)}`, goal && row.frames / row.totalFrames],
@@ -99,6 +100,7 @@ function Numbers({ row, status: { evaluation, nonFinite } }) {
     ...(evaluation ? [["Evaluation", number(evaluation.meanReturn), `at version ${count(evaluation.version)}`]] : []),
     ["Version", count(row.publishedVersion), row.appliedVersion != null && `slowest worker ${count(row.appliedVersion)}`],
     ["Lag", count(row.lag)],
+    ...(failed ? [["Failed episodes", count(failed), Object.keys(failedEpisodes).join(", ")]] : []),
     ...(nonFinite ? [["NaN, infinity", count(nonFinite), "frames and versions"]] : []),
     ["Workers", String(row.workersReady), `of ${row.workersDesired}`],
     row.ended ? ["Ran for", span(row.ended - row.created), moment(row.ended)] : ["Age", since(row.created), moment(row.created)],

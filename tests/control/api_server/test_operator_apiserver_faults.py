@@ -129,12 +129,20 @@ def test_return_is_in_the_metrics_once_there_is_one_and_waits_alone_write_no_sta
     lab.seconds_pass(1.0)  # several looks
     assert (lab.get(KIND, "cartpole") or {})["metadata"]["resourceVersion"] == before
     lab.learner_says(
-        LearnerPhase.RUN, frames=64, waited_s=9.0, mean_return=21.0, episodes=3, episode_infos={"goal.x": 0.5}
+        LearnerPhase.RUN,
+        frames=64,
+        waited_s=9.0,
+        mean_return=21.0,
+        episodes=3,
+        episode_infos={"goal.x": 0.5},
+        failed_episodes={"app.Crash": 7},
     )
     wait_until(lambda: f"rollfleet_job_mean_return{labels} 21.0" in running.http("/metrics")[1])
     assert f"rollfleet_job_learner_waited_seconds{labels} 9.0" in running.http("/metrics")[1]
     info = f'rollfleet_job_episode_info{{info="goal.x",name="cartpole",namespace="{lab.namespace}"}} 0.5'
     assert info in running.http("/metrics")[1]
+    failed = f'rollfleet_job_failed_episodes{{error="app.Crash",name="cartpole",namespace="{lab.namespace}"}} 7.0'
+    assert failed in running.http("/metrics")[1]
     assert f"rollfleet_job_workers_desired{labels} 2.0" in running.http("/metrics")[1]
     lab.delete(KIND, "cartpole")
     wait_until(lambda: labels not in running.http("/metrics")[1])

@@ -47,11 +47,17 @@ def test_returns_and_waits_are_those_of_the_heartbeats() -> None:
         found.with_heartbeats(
             *workers,
             learner=learner(
-                mean_return=-142.4567, episode_infos={"success": 2 / 3}, episodes=77, waited_s=3.7, non_finite=5
+                mean_return=-142.4567,
+                episode_infos={"success": 2 / 3},
+                episodes=77,
+                waited_s=3.7,
+                non_finite=5,
+                failed_episodes={"TimeoutError": 2},
             ),
         )
     )
     assert now.episode_infos == {"success": 0.6667}
+    assert now.failed_episodes == {"TimeoutError": 2}
     assert (now.mean_return, now.episodes, now.lag, now.non_finite) == (-142.5, 77, 1, 5)
     assert now.waits == WaitsStatus(learner_seconds=3, workers_for_learner_seconds=3, workers_for_weights_seconds=7)
     gone = found.with_heartbeats(learner=learner(mean_return=3.0, waited_s=5.0)).later(10).with_heartbeats()

@@ -58,7 +58,7 @@ class Failing(Observing):
             time.sleep(0 if self._how == "raises" else 3600)
             raise ConnectionError("the simulator is gone")
         observation, _, *rest = super().step(action)
-        return observation, self.frame - 1.0, *rest  # type: ignore[return-value]
+        return observation, self.frame - 1.0, *rest
 
 
 def check(batch: Any) -> tuple[int, int]:
@@ -119,7 +119,7 @@ def test_a_million_frames_with_failures_are_true_and_the_mean_return_is_unbiased
 
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
             observation, reward, *rest = super().step(action)
-            return observation, reward + (self._name - 0.5) * (self.frame == self.length), *rest  # type: ignore[return-value]
+            return observation, reward + (self._name - 0.5) * (self.frame == self.length), *rest
 
     returns, failed = [], 0
     with rollfleet.Collector(
@@ -231,5 +231,6 @@ def torchrl_env() -> Any:
     ],
 )
 def test_what_cannot_be_is_refused(env: Any, more: dict[str, Any], message: str) -> None:
+    keywords: dict[str, Any] = {"env_failures": {}, "num_envs": 2, "frames_per_batch": 16} | more
     with pytest.raises(JobInvalid, match=message):
-        rollfleet.Collector(env, always_0, **{"env_failures": {}, "num_envs": 2, "frames_per_batch": 16} | more)
+        rollfleet.Collector(env, always_0, **keywords)
