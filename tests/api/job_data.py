@@ -121,5 +121,10 @@ RULES = [
         },
         "spec.failure.environments: an environment that is made anew has a process of its own; remove `env.processes`",
     ),
+    (
+        {"collect": {"framesPerBatch": 64, "resetWhenDone": False}, "failure": {"environments": {}}},
+        "spec.failure.environments: an environment that is made anew waits for no other; remove "
+        "`collect.resetWhenDone`",
+    ),
     ({"image": "a b"}, "spec.image: expected the name of an image, e.g. `my-org/my-worker:1.0`, got `a b`"),
 ]

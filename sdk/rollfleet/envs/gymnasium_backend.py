@@ -34,6 +34,26 @@ def build_gymnasium(
     return _vectorized(spec, source, factory, on_device)
 
 
+def takes_seeds(env: object) -> bool:
+    """Whether a vector takes a seed for each environment; `VectorEnv` itself promises a single number."""
+    both = gymnasium.vector.SyncVectorEnv | gymnasium.vector.AsyncVectorEnv
+    return isinstance(env, both) or bool(getattr(env, "takes_seeds", False))
+
+
+def end_processes(env: gymnasium.vector.AsyncVectorEnv) -> None:
+    """End the processes of Gymnasium's own vector in mid-step.
+
+    Its `close` would wait for answers that may never come, or raise one of them.
+    """
+    for process in env.processes:
+        process.terminate()
+    for process, pipe in zip(env.processes, env.parent_pipes, strict=True):
+        process.join()
+        if pipe is not None:
+            pipe.close()
+    env.closed = True
+
+
 def _native(env_id: str, spec: EnvSpec, source: str) -> VectorEnv:
     mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
     kwargs: dict[str, Any] = dict(spec.kwargs)

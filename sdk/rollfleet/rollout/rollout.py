@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -30,6 +30,7 @@ from rollfleet.data.batch import (
 from rollfleet.data.tensor_memory import Array
 from rollfleet.data.whole_trajectories import WholeTrajectories
 from rollfleet.envs.factory import VectorEnv, check
+from rollfleet.envs.gymnasium_backend import end_processes, takes_seeds
 from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.space_tree import bounds
 from rollfleet.envs.subprocesses import ProcessVectorEnv
@@ -232,14 +233,7 @@ class Rollout:
         """Close the environments and end their processes, even in mid-step. May be called again."""
         env = self._env.unwrapped
         if self._in_collect and isinstance(env, AsyncVectorEnv) and not env.closed:
-            # `collect` failed. Gymnasium's own close would wait for answers that may never come, or raise one of them.
-            for process in env.processes:
-                process.terminate()
-            for process, pipe in zip(env.processes, env.parent_pipes, strict=True):
-                process.join()
-                if pipe is not None:
-                    pipe.close()
-            env.closed = True
+            end_processes(env)  # `collect` failed
         else:
             self._env.close()
 
@@ -280,7 +274,7 @@ class Rollout:
         seed: Any = None
         if not self._started:
             seeds = self._seeds.again(self._seeded).envs
-            seed = seeds if _takes_seeds(self._env.unwrapped) else seeds[0]
+            seed = seeds if takes_seeds(self._env.unwrapped) else seeds[0]
             self._seeded += 1
             self._frames[...] = 0
         with interruptible():
@@ -398,11 +392,6 @@ class Rollout:
         if LOG_PROB in self._actor.keys:
             values[self._actor.keys.index(LOG_PROB)] = log_prob.numpy()
         return values
-
-
-def _takes_seeds(env: object) -> bool:
-    # Only these take a seed for each environment; VectorEnv itself promises a single number.
-    return isinstance(env, SyncVectorEnv | AsyncVectorEnv) or bool(getattr(env, "takes_seeds", False))
 
 
 def _as_tensor(leaf: Array, dtype: torch.dtype) -> Tensor:
