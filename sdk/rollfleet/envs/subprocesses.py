@@ -122,15 +122,17 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         for view, leaf in zip(self._actions, self._shared.acted.split(actions), strict=True):
             view[...] = leaf
-        answers = self._ask(dict.fromkeys(range(len(self._pipes)), _STEP), self._limit_s(_STEP))
-        return self._observations, *self._outcomes, self._infos(answers)
+        limit_s, _ = self._limits_s
+        infos = self._infos(self._ask(dict.fromkeys(range(len(self._pipes)), _STEP), limit_s))
+        return self._observations, *self._outcomes, infos
 
     def step_again(self, chosen: Iterable[int], actions: Any, infos: dict[str, Any]) -> Step:
         """See `SerialVectorEnv`."""
         del infos[FAILED]
         for view, leaf in zip(self._actions, self._shared.acted.split(actions), strict=True):
             view[...] = leaf
-        answers = self._ask(dict.fromkeys(chosen, _STEP), self._limit_s(_STEP))
+        limit_s, _ = self._limits_s
+        answers = self._ask(dict.fromkeys(chosen, _STEP), limit_s)
         return self._observations, *self._outcomes, self._infos(answers, infos)
 
     def reset(
@@ -153,7 +155,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 for index, group in enumerate(self._groups)
                 if chosen[group].any()
             },
-            self._limit_s(_READY),
+            self._limits_s[1],
         )
         return self._observations, self._infos(answers)
 
@@ -161,12 +163,11 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Return the request of a reset."""
         return pickle.dumps((_RESET, seeds, chosen, self.info_keys, self.failures))
 
-    def _limit_s(self, request: bytes) -> float | None:
-        """Return the seconds that a step may take, or else a reset; None: no limit."""
+    @property
+    def _limits_s(self) -> tuple[float | None, float | None]:
+        """The seconds that a step may take, and those of a reset."""
         failures = self.failures
-        if failures is None:
-            return None
-        return failures.step_timeout_seconds if request == _STEP else failures.reset_timeout_seconds
+        return (None, None) if failures is None else (failures.step_timeout_seconds, failures.reset_timeout_seconds)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each environment, or read its attribute, as `gymnasium.vector.SyncVectorEnv.call` does.
@@ -251,7 +252,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self.processes[index].kill()
             self.processes[index].join()
             self._pipes[index].close()
-            limit_s = self._limit_s(_READY)
+            _, limit_s = self._limits_s
             until_s = None if limit_s is None else time.monotonic() + limit_s
             try:
                 self._start(index)
@@ -264,6 +265,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 error = self._died(index)
             except _Lost as next_error:
                 error = next_error
+            except EnvironmentFailed as next_error:  # it could not be made
+                error = _Lost(str(next_error), ChildProcessError)
             else:
                 for outcome in self._outcomes:
                     outcome[index] = 0

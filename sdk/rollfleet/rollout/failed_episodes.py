@@ -26,7 +26,7 @@ LEAST: Final = 10
 
 
 class Lost(NamedTuple):
-    """An episode that ended after its last frame had been handed over, which says so nowhere.
+    """A trajectory whose environment failed after its last frame had been handed over.
 
     Attributes:
         trajectory: Its id.
@@ -48,7 +48,7 @@ class FailedEpisodes:
         spec: The job's `failure.environments`.
 
     Attributes:
-        lost: Episodes of this fragment that had all their frames in earlier ones.
+        lost: Of whole trajectories, those that failed after all their frames had been handed over.
 
     Raises:
         EnvironmentInvalid: The vector is of another kind.

@@ -247,7 +247,8 @@ class Stepper:
         """End the episodes of these environments before a row: with its observation as their last."""
         seen = [columns[key] for key in self._context.actor.carried_keys]
         if not row:
-            failed.lost += [Lost(int(self._ids[env]), [array[row, env].copy() for array in seen]) for env in envs]
+            if self._context.spec.trajs_per_batch:
+                failed.lost += [Lost(int(self._ids[env]), [array[row, env].copy() for array in seen]) for env in envs]
             self._ids[envs] = self._context.trajectories.take(len(envs))
             return
         under_way = envs[~(columns[TERMINATED][row - 1, envs] | columns[TRUNCATED][row - 1, envs])]
