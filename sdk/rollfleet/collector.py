@@ -162,7 +162,7 @@ class Collector(BatchIterator):
             mode: "sync": one batch of all workers together, as PPO expects. "async": one of one worker, as it comes.
             processes: More settings of worker processes, such as `rollfleet.Processes(start_method="fork")`.
 
-            env_failures: Make a single environment that raises, hangs or dies anew, and go on with the others: its
+            env_failures: Replace a single environment that raises, hangs or dies, and go on with the others: its
                 episode ends at its last complete transition, truncated, with `("collector", "failed")`. The fields of a
                 job's `failure.environments`, such as `{"stepTimeoutSeconds": 30}`, or `{}`. None: its worker starts
                 again; in this process, the error is raised.

@@ -87,7 +87,7 @@ class CollectorJobSpec(Model):
         ),
         Rule(
             cel=f"!{_FAILING} || self.env.backend == 'Gymnasium' && self.env.vectorization != 'Native'",
-            message="only single environments of Gymnasium can be made anew; remove {failure.environments}, or write "
+            message="only single environments of Gymnasium can be replaced; remove {failure.environments}, or write "
             "{env.vectorization:Async}",
             holds=lambda spec: (
                 spec.failure.environments is None
@@ -111,13 +111,13 @@ class CollectorJobSpec(Model):
         ),
         Rule(
             cel=f"!{_FAILING} || self.env.processes == 0 || self.env.processes == self.env.numEnvs",
-            message="an environment that is made anew has a process of its own; remove {env.processes}",
+            message="an environment that can be replaced has a process of its own; remove {env.processes}",
             holds=lambda spec: spec.failure.environments is None or spec.env.processes in (0, spec.env.num_envs),
             field="failure.environments",
         ),
         Rule(
             cel=f"!{_FAILING} || self.collect.resetWhenDone",
-            message="an environment that is made anew waits for no other; remove {collect.resetWhenDone}",
+            message="an environment that is replaced waits for no other; remove {collect.resetWhenDone}",
             holds=lambda spec: spec.failure.environments is None or spec.collect.reset_when_done,
             field="failure.environments",
         ),

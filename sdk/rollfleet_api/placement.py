@@ -132,7 +132,7 @@ class AutoscaleSpec(Model):
 
 
 class EnvironmentFailuresSpec(Model):
-    """The treatment of a single environment that raises, hangs or dies: it is made anew, and the others go on.
+    """The treatment of a single environment that raises, hangs or dies: it is replaced, and the others go on.
 
     Its episode ends at its last complete transition, truncated, with `("collector", "failed")`.
     """
@@ -148,7 +148,7 @@ class EnvironmentFailuresSpec(Model):
         default=None,
         gt=0,
         le=86_400,
-        description="The same of a reset, and of making the environment anew.",
+        description="The same of a reset, and of making the environment that replaces another.",
     )
     max_share: float = Field(
         default=0.5,
@@ -199,6 +199,6 @@ class FailureSpec(Model):
     )
     environments: EnvironmentFailuresSpec | None = Field(
         default=None,
-        description="Make an environment that fails anew, and go on with the others; `{}`: without time limits. "
+        description="Replace an environment that fails, and go on with the others; `{}`: without time limits. "
         "Default: its worker starts again.",
     )

@@ -111,7 +111,7 @@ RULES = [
     ),
     (
         {"env": {"id": "CartPole-v1", "vectorization": "Native"}, "failure": {"environments": {}}},
-        "spec.failure.environments: only single environments of Gymnasium can be made anew; remove "
+        "spec.failure.environments: only single environments of Gymnasium can be replaced; remove "
         "`failure.environments`, or write `env.vectorization: Async`",
     ),
     (
@@ -119,12 +119,12 @@ RULES = [
             "env": {"id": "CartPole-v1", "numEnvs": 2, "vectorization": "Async", "processes": 1},
             "failure": {"environments": {}},
         },
-        "spec.failure.environments: an environment that is made anew has a process of its own; remove `env.processes`",
+        "spec.failure.environments: an environment that can be replaced has a process of its own; remove "
+        "`env.processes`",
     ),
     (
         {"collect": {"framesPerBatch": 64, "resetWhenDone": False}, "failure": {"environments": {}}},
-        "spec.failure.environments: an environment that is made anew waits for no other; remove "
-        "`collect.resetWhenDone`",
+        "spec.failure.environments: an environment that is replaced waits for no other; remove `collect.resetWhenDone`",
     ),
     ({"image": "a b"}, "spec.image: expected the name of an image, e.g. `my-org/my-worker:1.0`, got `a b`"),
 ]

@@ -1,4 +1,4 @@
-"""An environment of a vector that fails, and is made anew while the others go on."""
+"""An environment of a vector that fails, and is replaced while the others go on."""
 
 from typing import Any, Final, NamedTuple
 
@@ -10,7 +10,7 @@ FAILED: Final = "failed"
 """The key of a vector's infos whose value, an object array [envs], lists the failures of each environment."""
 
 ATTEMPTS: Final = 5
-"""Failures of an environment in a row, before a first observation, after which it is not made anew."""
+"""Failures of an environment in a row, before a first observation, after which it is not replaced."""
 
 
 class Failure(NamedTuple):
@@ -39,5 +39,5 @@ def note(failure: Failure, i: int, infos: dict[str, Any], num_envs: int) -> None
 
 
 def seed_again(seed: int | None, times: int) -> int | None:
-    """Return the seed of an environment that is made anew for this time; None: it was never seeded."""
+    """Return the seed of the environment that replaces one for this time; None: it was never seeded."""
     return None if seed is None else int(np.random.SeedSequence([seed, times]).generate_state(1)[0])

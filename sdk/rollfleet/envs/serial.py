@@ -32,17 +32,17 @@ class SerialVectorEnv(SyncVectorEnv):
         info_keys: Keys of infos that are kept, `outer.inner` for a value of a nested dict. The vector's info has them
             in Gymnasium's form, values unchanged.
         info_names: All keys of the environments' infos so far, if `info_keys` has some.
-        failures: With it, an environment that raises is made anew, and begins its next episode. The vector's infos say
+        failures: With it, an environment that raises is replaced, and begins its next episode. The vector's infos say
             so, under `failures.FAILED`, and its reward is no reward: `step_again` takes its next step. None: its
             exception is raised.
     """
 
     def __init__(self, makers: Any, *, again: Callable[[], Any] | None = None) -> None:
-        """Build the environments by calling each of `makers` once. `again` makes one anew; None: its maker does."""
+        """Build the environments by calling each of `makers` once. `again` makes a later one; None: its maker."""
         self.failures: EnvironmentFailuresSpec | None = None
         self._again: Sequence[Callable[[], Any]] = [again or maker for maker in makers]
         self._seeds: list[int | None] = [None] * len(makers)
-        self._times = [0] * len(makers)  # that each was made anew since it was seeded
+        self._times = [0] * len(makers)  # that each was replaced since it was seeded
         self.info_keys: tuple[str, ...] = ()
         self.info_names: set[str] = set()
         super().__init__(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
@@ -145,10 +145,10 @@ class SerialVectorEnv(SyncVectorEnv):
         self._write(i, observation)
 
     def _begin_again(self, i: int, error: Exception, infos: dict[str, Any]) -> None:
-        """Make an environment anew, and begin its next episode. Call it where its error is handled.
+        """Replace an environment, and begin its next episode. Call it where its error is handled.
 
         Raises:
-            Exception: The error: environments are not made anew, or it is of the job.
+            Exception: The error: environments are not replaced, or it is of the job.
             EnvironmentFailed: The environment has failed `ATTEMPTS` times, each time without a first observation.
         """
         if self.failures is None or isinstance(error, JobInvalid):
@@ -168,7 +168,7 @@ class SerialVectorEnv(SyncVectorEnv):
             else:
                 self._outcomes[0][i], self._outcomes[1][i], self._outcomes[2][i] = 0.0, False, False
                 return
-        raise EnvironmentFailed(f"environment {i} was made anew {ATTEMPTS} times, and failed each time") from error
+        raise EnvironmentFailed(f"environment {i} was replaced {ATTEMPTS} times, and failed each time") from error
 
     def _step_trees(self, actions: Any) -> Step:
         leaves = self._acted.split(actions)

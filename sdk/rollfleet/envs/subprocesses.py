@@ -76,7 +76,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.failures: EnvironmentFailuresSpec | None = None
         self._makers = makers
         self._seeds: list[int | None] = [None] * len(makers)
-        self._times = [0] * len(makers)  # that each was made anew since it was seeded
+        self._times = [0] * len(makers)  # that each was replaced since it was seeded
         self.info_keys: tuple[str, ...] = ()
         first = (sample or makers[0])()
         self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
@@ -198,11 +198,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._calls += 1
         number = self._calls.to_bytes(_NUMBER_BYTES)
         for index, request in requests.items():
-            try:
+            with suppress(ConnectionError):  # of a process that died; there will be no answer either
                 self._pipes[index].send_bytes(number + request)
-            except ConnectionError:
-                if self.failures is None:
-                    raise self._died(index) from None
         return self._answers(requests, limit_s)
 
     def _answers(self, asked: Iterable[int], limit_s: float | None = None) -> dict[int, Any]:
@@ -214,7 +211,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 answers[index] = self._answer(index, self._calls, until_s)
             except _Lost as error:
                 if self.failures is None:
-                    raise
+                    raise EnvironmentFailed(str(error)) from None
                 answers[index] = self._start_again(index, error)
         self._answered = self._calls
         return answers
@@ -300,7 +297,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return _Lost(f"{process.name} (pid {process.pid}) {how}", ChildProcessError)
 
 
-class _Lost(EnvironmentFailed):
+class _Lost(Exception):
     """A process died, or hangs: a `ChildProcessError`, or a `TimeoutError`."""
 
     def __init__(self, text: str, kind: type[OSError]) -> None:

@@ -18,8 +18,12 @@ class _Python(Spelling):
     """The spelling of keywords and of Python's values."""
 
     def path(self, path: str) -> str:
-        name, bracket, index = path.partition("[")
-        return _KEYWORDS.get(name, name.removeprefix("spec.")) + bracket + index
+        field, bracket, index = path.partition("[")
+        names = field.split(".")
+        for end in range(len(names), 0, -1):
+            if keyword := _KEYWORDS.get(".".join(names[:end])):
+                return ".".join((keyword, *names[end:])) + bracket + index
+        return field.removeprefix("spec.") + bracket + index
 
     def value(self, value: object) -> str:
         return shown(value)

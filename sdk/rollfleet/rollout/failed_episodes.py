@@ -40,8 +40,8 @@ class Lost(NamedTuple):
 class FailedEpisodes:
     """Goes on with new episodes where environments have failed, and counts the failures.
 
-    The step that failed has no frame. The environment, made anew, takes its next step in the same row: no other one
-    waits for it, and no row has a gap.
+    The step that failed has no frame. The environment that replaces it takes its first step in the same row: no
+    other one waits for it, and no row has a gap.
 
     Args:
         env: A vector of single environments.
@@ -57,7 +57,7 @@ class FailedEpisodes:
     def __init__(self, env: Any, spec: EnvironmentFailuresSpec) -> None:
         if not isinstance(env, SerialVectorEnv | ProcessVectorEnv):
             raise EnvironmentInvalid(
-                f"environment {env} makes no single environment anew; remove `env_failures` "
+                f"environment {env} replaces no single environment; remove `env_failures` "
                 "(`failure.environments` of a job), or let its factory return a single gymnasium.Env"
             )
         env.failures = spec
@@ -101,7 +101,7 @@ class FailedEpisodes:
         self._recent.append(True)
         if name not in self._known:
             self._known.add(name)
-            log.warning("environment %d of %s failed, and was made anew: %s", env, self._env, failure.text)
+            log.warning("environment %d of %s failed, and was replaced: %s", env, self._env, failure.text)
         failed = sum(self._recent)
         if failed >= LEAST and failed > self._max_share * max(len(self._recent), LEAST):
             raise EnvironmentInvalid(

@@ -61,7 +61,7 @@ def make_rollout(env: Any, policy: Any, **options: Any) -> Rollouts:
     if isinstance(env, TorchRLEnv):
         if options.pop("failures", None) is not None:
             raise EnvironmentInvalid(
-                f"environment {env}: TorchRL's environments cannot be made anew one by one; remove `env_failures` "
+                f"environment {env}: TorchRL's environments cannot be replaced one by one; remove `env_failures` "
                 "(`failure.environments` of a job)"
             )
         from rollfleet.rollout.tensordict_rollout import TensorDictRollout

@@ -101,7 +101,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"total_frames": 64, "init_random_frames": 32, "max_frames_per_traj": 7, "seed": 5, "exploration": "mode"},
     {"traj_format": "cat", "trajs_per_batch": 3, "step_count": True, "is_init": True, "info_keys": ("limit",)},
     {"num_envs": 4, "vectorization": "async", "env_processes": 2, "reset_at_each_iter": True, "set_truncated": True},
-    {"non_finite": "error"},
+    {"non_finite": "error", "env_failures": {"maxShare": 0.3}},
     {"reset_when_done": False, "cat_results": "stack", "stragglers_threshold": 0.9, "suspect_after_s": 20},
     {"mode": "async", "max_lag": 3, "max_batches_ahead": 2, "weights_interval": 0},
     {"workers": 3, "frames_per_batch": 48},

@@ -192,7 +192,7 @@ def test_failures_are_counted_in_all_places(collect: Collect) -> None:
             EnvironmentInvalid,
             "10 of the last 10 episodes failed, .*`maxShare`, 0.5, .*simulator is gone",
         ),
-        ({"resets": False}, EnvironmentFailed, "environment 0 was made anew 5 times, and failed each time"),
+        ({"resets": False}, EnvironmentFailed, "environment 0 was replaced 5 times, and failed each time"),
     ],
     ids=["each step", "each reset"],
 )
@@ -219,8 +219,8 @@ def torchrl_env() -> Any:
 @pytest.mark.parametrize(
     ("env", "more", "message"),
     [
-        (own_vector, {}, "makes no single environment anew; remove `env_failures`"),
-        (torchrl_env, {}, "TorchRL's environments cannot be made anew one by one; remove `env_failures`"),
+        (own_vector, {}, "replaces no single environment; remove `env_failures`"),
+        (torchrl_env, {}, "TorchRL's environments cannot be replaced one by one; remove `env_failures`"),
         (Failing, {"env_failures": {"resetTimeoutSeconds": 1}}, "write `vectorization='async'`"),
         (Failing, {"reset_when_done": False}, "remove `reset_when_done`"),
         (
