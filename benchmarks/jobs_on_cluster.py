@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))
 
 from tests.api.job_data import job_data  # noqa: E402
-from tests.cluster.lab import Lab, Release, counting_job, learner, run, wait_for  # noqa: E402
+from tests.cluster.lab import Lab, Release, counting_job, learner, run  # noqa: E402
+from tests.waiting import wait_until  # noqa: E402
 
 from rollfleet import Cluster, Collector  # noqa: E402
 
@@ -94,7 +97,7 @@ def many(lab: Lab) -> None:
         found = json.loads(lab.kubectl("get", "deployments", "--output=json"))["items"]
         return sum(bool(each["status"].get("readyReplicas")) for each in found)
 
-    took_s = timed(lambda: wait_for(lambda: servers() >= MANY, 200))
+    took_s = timed(lambda: wait_until(lambda: servers() >= MANY, 200))
     print(f"| {MANY} jobs until each has its server, s | {took_s:.0f} |")
     time.sleep(20)
     for container, mib in memory_mib().items():
@@ -113,9 +116,16 @@ def ends(lab: Lab) -> None:
             lab.kubectl("delete", "pods", f"--selector=rollfleet.dev/role={role}", "--wait=false")
             began_s = time.monotonic()
             lab.wait_for_frames("counting", more_than=before + 20 * 512)
-            pause = f"{lab.longest_pause_s():.1f}" if role == "nats" else f"at most {time.monotonic() - began_s:.1f}"
+            pause = f"{longest_pause_s(lab):.1f}" if role == "nats" else f"at most {time.monotonic() - began_s:.1f}"
             print(f"| {role} deleted: longest time without a batch so far, s | {pause} |", flush=True)
     lab.kubectl("delete", "collectorjob", "counting")
+
+
+def longest_pause_s(lab: Lab) -> float:
+    """The longest time between two batches of a counting learner."""
+    log = lab.kubectl("logs", "--selector=rollfleet.dev/role=learner", "--tail=-1", "--timestamps")
+    times = [datetime.fromisoformat(line.split()[0]) for line in log.splitlines() if line.endswith("environments")]
+    return max((after - earlier).total_seconds() for earlier, after in pairwise(times))
 
 
 def flood(lab: Lab) -> None:

@@ -24,7 +24,7 @@ sys.path.append(str(ROOT))
 from benchmarks.fake_nodes.cluster import NAMESPACE, PROGRAMS, Cluster, Operator, wait_for  # noqa: E402
 from benchmarks.fake_nodes.heartbeats import send_heartbeats  # noqa: E402
 from benchmarks.fake_nodes.job_servers import with_own_hosts  # noqa: E402
-from tests.control.kubernetes import find  # noqa: E402
+from tests.control.chart.helm import find  # noqa: E402
 
 from rollfleet_api.job import API_VERSION, KIND  # noqa: E402
 

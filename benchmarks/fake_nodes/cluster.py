@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 from benchmarks.fake_nodes.job_servers import JobServers
 from tests.control import kubernetes
-from tests.control.kubernetes import ApiServer, find
+from tests.control.chart.helm import find
+from tests.control.kubernetes import ApiServer
 from tests.ports import free_ports
 
 from rollfleet_api.times import parse_time
