@@ -112,12 +112,10 @@ class SerialVectorEnv(SyncVectorEnv):
         seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
         infos: dict[str, Any] = {}
         for i in chosen:
-            seed = None
             if seeds is not None:
-                seed = self._seeds[i] = seeds[i]
-                self._times[i] = 0
+                self._seeds[i], self._times[i] = seeds[i], 0
             try:
-                self._reset(i, seed, infos)
+                self._reset(i, None if seeds is None else seeds[i], infos)
             except Exception as error:
                 self._begin_again(i, error, infos)
         return self._observations, infos

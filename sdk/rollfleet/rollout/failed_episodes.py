@@ -103,7 +103,7 @@ class FailedEpisodes:
             self._known.add(name)
             log.warning("environment %d of %s failed, and was replaced: %s", env, self._env, failure.text)
         failed = sum(self._recent)
-        if failed >= LEAST and failed > self._max_share * max(len(self._recent), LEAST):
+        if failed >= LEAST and failed > self._max_share * len(self._recent):
             raise EnvironmentInvalid(
                 f"environment {self._env}: {failed} of the last {len(self._recent)} episodes failed, more than "
                 f"`maxShare`, {self._max_share:g}, allows; the last one: {last_line(failure.text)}"
