@@ -140,8 +140,8 @@ class Tracker(AbstractContextManager["Tracker"]):
 
         The collector's numbers are `collector/` and: `mean_return` and `mean_length` of the last 100 episodes,
         `frames_per_s` since the last call, `version`, `lag` of the worker that is furthest behind, and the waits of
-        `rollfleet.Stats`, in seconds: `waited_s`, `waited_for_space_s`, `waited_for_weights_s`. The means of
-        `collector.episode_infos` are `episode/` and their names.
+        `rollfleet.Stats`, in seconds: `waited_s`, `waited_for_space_s`, `waited_for_weights_s`. If environments
+        have failed, `failed_episodes`. The means of `collector.episode_infos` are `episode/` and their names.
 
         Args:
             values: Numbers, or tensors of one number, by name.
@@ -160,6 +160,8 @@ class Tracker(AbstractContextManager["Tracker"]):
             "waited_for_space_s": stats.waited_for_space_s,
             "waited_for_weights_s": stats.waited_for_weights_s,
         }
+        if stats.failed_episodes:
+            numbers["failed_episodes"] = sum(stats.failed_episodes.values())
         if collector.mean_return is not None:
             numbers |= {"mean_return": collector.mean_return, "mean_length": sum(lengths) / len(lengths)}
         self._frames, self._time_s = collector.frames, now_s

@@ -12,6 +12,8 @@ from tests.running import output_of
 
 import rollfleet
 from rollfleet.errors import JobInvalid, RollfleetError
+from rollfleet.testing import CountingEnv
+from rollfleet.tracking import Tracker
 from rollfleet_ui.saved_runs import SavedRuns
 
 # Each program runs offline. Behind "read" it prints the steps and values of `loss` that the tracker has stored.
@@ -71,6 +73,23 @@ def test_tensorboard_gets_the_numbers_of_collector_and_learner(tmp_path: Path) -
     assert events.Scalars("collector/waited_s")[0].value > 0
     rest = {"version", "lag", "waited_for_space_s", "waited_for_weights_s"}
     assert {f"collector/{name}" for name in rest} <= set(events.Tags()["scalars"])
+
+
+class Breaking(CountingEnv):
+    def step(self, action: Any) -> Any:
+        if self.steps == 5:
+            raise ConnectionError("the simulator is gone")
+        return super().step(action)
+
+
+def test_failed_episodes_are_among_the_numbers() -> None:
+    written: list[Any] = []
+    failures = {"maxShare": 1.0}
+    with rollfleet.Collector(Breaking, num_envs=1, frames_per_batch=12, env_failures=failures) as collector:
+        tracker = Tracker(collector, lambda numbers, _: written.append(numbers), lambda: None)
+        next(collector)
+        tracker.log()
+    assert written[0]["collector/failed_episodes"] == collector.stats().failed_episodes["ConnectionError"] == 2
 
 
 @pytest.mark.parametrize("workers", [0, 1])
