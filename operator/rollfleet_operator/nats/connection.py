@@ -70,9 +70,10 @@ class Connection:
                 **_identity(self.login.credentials.decode()),
             )
         except (NatsError, OSError, TimeoutError) as error:
-            _drop_socket(client)
             reason = refusals[-1] if refusals else error
             raise NatsUnavailable(f"NATS at {self.login.url} refused the operator: {reason!r}") from error
+        finally:  # it may also have been cancelled
+            _drop_socket(client)
         return client
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -15,8 +16,10 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.publication import DELETED, subjects_of
 from rollfleet_api.subjects import Ask
 from rollfleet_operator.errors import NatsUnavailable
+from rollfleet_operator.nats.connection import Connection
 from rollfleet_operator.nats.job_on_nats import ANSWERS
 from rollfleet_operator.nats.server_port import NatsOnServers
+from rollfleet_operator.nats_access import Login
 from rollfleet_operator.nats_port import JobKey
 
 WORKER = WorkerStatus(worker=1, incarnation=0)
@@ -129,3 +132,25 @@ async def test_nats_that_is_away_is_reported_within_ten_seconds(site: Site) -> N
     server.start_again()
     async with asyncio.timeout(10):
         await site.nats.heartbeats(job)
+
+
+async def test_a_cancelled_attempt_to_connect_leaves_no_socket() -> None:
+    """A server that says nothing: the operator gives up, and its side of the connection is closed."""
+    ended: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            writer.write(b'INFO {"max_payload":1048576}\r\n')
+            await reader.readline()  # CONNECT, which is never answered
+            connecting.cancel()
+            await reader.readline()
+            ended.set_result(await reader.read())
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    connecting = asyncio.ensure_future(Connection(Login(url=url, credentials=b"admin:x"), "a").client())
+    async with asyncio.timeout(30):
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        assert await ended == b""
+    server.close()

@@ -6,6 +6,7 @@ import random
 import signal
 import ssl
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import nats
@@ -122,6 +123,7 @@ def test_an_end_of_a_connection_over_tls_is_no_warning(
         async with asyncio.timeout(10):
             await over.wait()
         connecting.cancel()
+        await asyncio.wait([connecting], timeout=5)
         await client.close()
         if left := client._transport:  # noqa: SLF001 (nats-py leaves that of a failed attempt)
             left.close()  # type: ignore[no-untyped-call]
@@ -138,17 +140,17 @@ def test_a_message_that_is_cut_off_does_not_disturb_those_after_the_reconnection
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Send a message, a small one, and the beginning of another, and die; then send the message again."""
-        writer.write(b'INFO {"max_payload":1048576,"headers":true}\r\n')
-        while line := await reader.readline():
-            if line.startswith(b"PING"):
-                writer.write(b"PONG\r\n")
-            elif line.startswith(b"SUB"):
-                whole = b"MSG x 1 200000\r\n" + payload + b"\r\n"
-                writer.write(whole + b"MSG x 1 4\r\nlast\r\n" + whole[: sizes.pop(0)])
-                await writer.drain()
-                if sizes:
-                    break
-        writer.close()
+        with closing(writer):
+            writer.write(b'INFO {"max_payload":1048576,"headers":true}\r\n')
+            while line := await reader.readline():
+                if line.startswith(b"PING"):
+                    writer.write(b"PONG\r\n")
+                elif line.startswith(b"SUB"):
+                    whole = b"MSG x 1 200000\r\n" + payload + b"\r\n"
+                    writer.write(whole + b"MSG x 1 4\r\nlast\r\n" + whole[: sizes.pop(0)])
+                    await writer.drain()
+                    if sizes:
+                        break
 
     async def ignore(_: Exception) -> None:
         """The cut is the subject of the test."""
