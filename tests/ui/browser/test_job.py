@@ -41,13 +41,19 @@ async def test_curves_are_read_by_pointer_and_keyboard_over_time_and_over_frames
     await expect(curve).to_have_attribute("aria-valuetext", re.compile(r"frames: Mean return \d"))
 
 
-async def test_the_newest_evaluation_stands_beside_the_mean_return(serve: Serve, visits: Visits) -> None:
+async def test_the_newest_evaluation_and_failed_episodes_stand_among_the_numbers(serve: Serve, visits: Visits) -> None:
     job = made_job("calm")
-    status = CollectorJobStatus(evaluation=EvaluationStatus(version=40, mean_return=412.5, episodes=10))
+    status = CollectorJobStatus(
+        evaluation=EvaluationStatus(version=40, mean_return=412.5, episodes=10),
+        failed_episodes={"TimeoutError": 3, "app.Crash": 4},
+    )
     job.page = job.page.model_copy(update={"status": status})
     page = await visits.open(await serve(MadeJobs(job)), at="/jobs/default/calm")
     await expect(page.locator(".numbers div").filter(has_text="Evaluation")).to_have_text(
         re.compile(r"412\.5\s*at version 40")
+    )
+    await expect(page.locator(".numbers div").filter(has_text="Failed episodes")).to_have_text(
+        re.compile(r"7\s*TimeoutError, app\.Crash")
     )
 
 
