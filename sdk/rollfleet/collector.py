@@ -71,6 +71,7 @@ class Collector(BatchIterator):
         seed: int = 0,
         reset_at_each_iter: bool = False,
         reset_when_done: bool = True,
+        env_failures: Mapping[str, object] | None = None,
         # The policy
         policy_factory: Callable[..., Any] | str | Sequence[Callable[..., Any] | str] | None = None,
         exploration: str = "random",
@@ -96,7 +97,6 @@ class Collector(BatchIterator):
         mode: str = "sync",
         processes: Processes | None = None,
         # Evaluation
-        env_failures: Mapping[str, object] | None = None,
         evaluation: Mapping[str, object] | None = None,
         # A Kubernetes cluster
         cluster: Cluster | None = None,
@@ -129,6 +129,10 @@ class Collector(BatchIterator):
             seed: Seeds environments, action spaces and torch's generators, differently for each worker.
             reset_at_each_iter: Begin new episodes in each batch.
             reset_when_done: Begin a new episode when one ends. False: the rest of the row is padding, with a mask.
+            env_failures: Replace a single environment that raises, hangs or dies, and go on with the others: its
+                episode ends at its last complete transition, truncated, with `("collector", "failed")`. The fields of a
+                job's `failure.environments`, such as `{"stepTimeoutSeconds": 30}`, or `{}`. None: its worker starts
+                again; in this process, the error is raised.
 
             policy_factory: A function `factory(observation_space, action_space)` or `factory()` that makes the policy
                 on the worker, its `module:callable`, or a list of these. Beside it, `policy` has the weights.
@@ -162,10 +166,6 @@ class Collector(BatchIterator):
             mode: "sync": one batch of all workers together, as PPO expects. "async": one of one worker, as it comes.
             processes: More settings of worker processes, such as `rollfleet.Processes(start_method="fork")`.
 
-            env_failures: Replace a single environment that raises, hangs or dies, and go on with the others: its
-                episode ends at its last complete transition, truncated, with `("collector", "failed")`. The fields of a
-                job's `failure.environments`, such as `{"stepTimeoutSeconds": 30}`, or `{}`. None: its worker starts
-                again; in this process, the error is raised.
             evaluation: Run whole episodes on some versions, for `evaluations`, such as `{"every": 10, "episodes": 20}`:
                 the fields of a job's `evaluation`. With worker processes, in processes of their own, else between two
                 batches. None: no evaluation.

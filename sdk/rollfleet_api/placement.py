@@ -148,7 +148,7 @@ class EnvironmentFailuresSpec(Model):
         default=None,
         gt=0,
         le=86_400,
-        description="The same of a reset, and of making the environment that replaces another.",
+        description="The same for a reset, and for making the environment that replaces another.",
     )
     max_share: float = Field(
         default=0.5,

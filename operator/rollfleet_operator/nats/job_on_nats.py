@@ -148,8 +148,8 @@ class JobOnNats:
     async def _listen(self, client: Client, job: CollectorJob) -> list[Subscription]:
         """Until the next look, hear the learner, whose last word may be short, and answer processes that ask.
 
-        A flood of heartbeats or questions gets no further than their number. Returns the
-        subscriptions of the look before.
+        A flood of heartbeats or questions gets no further than their number. Returns the subscriptions of the look
+        before.
         """
         before, self._listening = self._listening, []
 

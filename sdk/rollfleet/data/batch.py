@@ -90,7 +90,7 @@ class Fragment:
         structure: The form of frames that are TensorDicts from the start, of TorchRL's environments; None: the layout
             above. With it, `steps` holds all keys, also those under `next`, except those that `final` rebuilds.
         non_finite: Frames with NaN or infinity; 0 once it was sent: its `BatchMeta` has the number.
-        failed_episodes: Episodes that a failure of their environment ended, by the class of its error; the same.
+        failed_episodes: Episodes that a failure of their environment ended, by the class of its error; likewise.
     """
 
     steps: dict[Key, Tensor]

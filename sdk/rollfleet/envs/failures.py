@@ -6,7 +6,7 @@ import numpy as np
 
 from rollfleet.system.tracebacks import formatted
 
-FAILED: Final = "failed"
+FAILURES: Final = "failed"
 """The key of a vector's infos whose value, an object array [envs], lists the failures of each environment."""
 
 ATTEMPTS: Final = 5
@@ -34,7 +34,7 @@ class Failure(NamedTuple):
 
 def note(failure: Failure, i: int, infos: dict[str, Any], num_envs: int) -> None:
     """Add a failure of environment `i` to a vector's infos."""
-    found = infos.setdefault(FAILED, np.empty(num_envs, object))
+    found = infos.setdefault(FAILURES, np.empty(num_envs, object))
     found[i] = [*(found[i] or ()), failure]
 
 

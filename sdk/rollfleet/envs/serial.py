@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-from rollfleet.envs.failures import ATTEMPTS, FAILED, Failure, note, seed_again
+from rollfleet.envs.failures import ATTEMPTS, FAILURES, Failure, note, seed_again
 from rollfleet.envs.space_tree import Array, SpaceTree, array_dtype, array_shape, unheld
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid, JobInvalid
 from rollfleet_api.placement import EnvironmentFailuresSpec
@@ -33,7 +33,7 @@ class SerialVectorEnv(SyncVectorEnv):
             in Gymnasium's form, values unchanged.
         info_names: All keys of the environments' infos so far, if `info_keys` has some.
         failures: With it, an environment that raises is replaced, and begins its next episode. The vector's infos say
-            so, under `failures.FAILED`, and its reward is no reward: `step_again` takes its next step. None: its
+            so, under `failures.FAILURES`, and its reward is no reward: `step_again` takes its next step. None: its
             exception is raised.
     """
 
@@ -128,7 +128,7 @@ class SerialVectorEnv(SyncVectorEnv):
             actions: Actions of all; those of the others are ignored.
             infos: The vector's infos of that step. They are changed.
         """
-        del infos[FAILED]
+        del infos[FAILURES]
         leaves = self._acted.split(actions)
         for i in chosen:
             self._step(i, self._acted.join([leaf[i] for leaf in leaves]), infos)

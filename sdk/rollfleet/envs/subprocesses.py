@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
-from rollfleet.envs.failures import ATTEMPTS, FAILED, Failure, note, seed_again
+from rollfleet.envs.failures import ATTEMPTS, FAILURES, Failure, note, seed_again
 from rollfleet.envs.serial import SerialVectorEnv, Step
 from rollfleet.envs.space_tree import Array, Space, SpaceTree, array_dtype, array_shape
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
@@ -123,16 +123,16 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         for view, leaf in zip(self._actions, self._shared.acted.split(actions), strict=True):
             view[...] = leaf
         limit_s, _ = self._limits_s
-        infos = self._infos(self._ask(dict.fromkeys(range(len(self._pipes)), _STEP), limit_s))
+        infos = self._infos(self._ask(dict.fromkeys(range(len(self._pipes)), _STEP), limit_s, replaces=True))
         return self._observations, *self._outcomes, infos
 
     def step_again(self, chosen: Iterable[int], actions: Any, infos: dict[str, Any]) -> Step:
         """See `SerialVectorEnv`."""
-        del infos[FAILED]
+        del infos[FAILURES]
         for view, leaf in zip(self._actions, self._shared.acted.split(actions), strict=True):
             view[...] = leaf
         limit_s, _ = self._limits_s
-        answers = self._ask(dict.fromkeys(chosen, _STEP), limit_s)
+        answers = self._ask(dict.fromkeys(chosen, _STEP), limit_s, replaces=True)
         return self._observations, *self._outcomes, self._infos(answers, infos)
 
     def reset(
@@ -151,16 +151,16 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._seeds, self._times = list(seeds), [0] * self.num_envs
         answers = self._ask(
             {
-                index: self._reset(None if seeds is None else seeds[group], chosen[group])
+                index: self._reset_request(None if seeds is None else seeds[group], chosen[group])
                 for index, group in enumerate(self._groups)
                 if chosen[group].any()
             },
             self._limits_s[1],
+            replaces=True,
         )
         return self._observations, self._infos(answers)
 
-    def _reset(self, seeds: Sequence[int | None] | None, chosen: Array) -> bytes:
-        """Return the request of a reset."""
+    def _reset_request(self, seeds: Sequence[int | None] | None, chosen: Array) -> bytes:
         return pickle.dumps((_RESET, seeds, chosen, self.info_keys, self.failures))
 
     @property
@@ -193,16 +193,21 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             process.join()
         self.processes, self._pipes, self.closed = [], [], True
 
-    def _ask(self, requests: Mapping[int, bytes], limit_s: float | None = None) -> dict[int, Any]:
-        """Send each of these processes its request. Returns their answers, by index."""
+    def _ask(
+        self, requests: Mapping[int, bytes], limit_s: float | None = None, *, replaces: bool = False
+    ) -> dict[int, Any]:
+        """Send each of these processes its request. Returns their answers, by index.
+
+        `replaces`: whether one that is lost may be replaced. Then its answer, infos, says so.
+        """
         self._calls += 1
         number = self._calls.to_bytes(_NUMBER_BYTES)
         for index, request in requests.items():
             with suppress(ConnectionError):  # of a process that died; there will be no answer either
                 self._pipes[index].send_bytes(number + request)
-        return self._answers(requests, limit_s)
+        return self._answers(requests, limit_s, replaces=replaces)
 
-    def _answers(self, asked: Iterable[int], limit_s: float | None = None) -> dict[int, Any]:
+    def _answers(self, asked: Iterable[int], limit_s: float | None = None, *, replaces: bool = False) -> dict[int, Any]:
         """Wait until these processes have answered the newest call. Answers to an interrupted one are dropped."""
         until_s = None if limit_s is None else time.monotonic() + limit_s
         answers = {}
@@ -210,7 +215,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             try:
                 answers[index] = self._answer(index, self._calls, until_s)
             except _Lost as error:
-                if self.failures is None:
+                if not replaces or self.failures is None:
                     raise EnvironmentFailed(str(error)) from None
                 answers[index] = self._start_again(index, error)
         self._answered = self._calls
@@ -255,7 +260,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 self._start(index)
                 self._answer(index, 0, until_s)
                 seed = seed_again(self._seeds[index], self._times[index])
-                request = self._reset(None if seed is None else [seed], np.ones(1, np.bool_))
+                request = self._reset_request(None if seed is None else [seed], np.ones(1, np.bool_))
                 self._pipes[index].send_bytes(self._calls.to_bytes(_NUMBER_BYTES) + request)
                 found = self._answer(index, self._calls, until_s)
             except ConnectionError:
@@ -267,7 +272,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             else:
                 for outcome in self._outcomes:
                     outcome[index] = 0
-                for failure in found.get(FAILED, [()])[0]:
+                for failure in found.get(FAILURES, [()])[0]:
                     note(failure, 0, infos, 1)
                 return found | infos
         raise EnvironmentFailed(f"{error} {ATTEMPTS} times in a row") from error

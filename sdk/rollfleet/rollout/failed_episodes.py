@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollfleet.data.tensor_memory import Array
-from rollfleet.envs.failures import FAILED, Failure
+from rollfleet.envs.failures import FAILURES, Failure
 from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.errors import EnvironmentInvalid
-from rollfleet_api.messages import LONGEST_NAME
+from rollfleet_api.messages import LONGEST_NAME, MOST_NUMBERS
 from rollfleet_api.placement import EnvironmentFailuresSpec
 from rollfleet_api.text import last_line
 
@@ -23,6 +23,8 @@ RECENT: Final = 100
 """Episodes of which at most a share may fail."""
 LEAST: Final = 10
 """Failures among them that are not bad luck."""
+OTHERS: Final = "others"
+"""Stands for further classes of errors: a batch names `MOST_NUMBERS` at most."""
 
 
 class Lost(NamedTuple):
@@ -60,6 +62,11 @@ class FailedEpisodes:
                 f"environment {env} replaces no single environment; remove `env_failures` "
                 "(`failure.environments` of a job), or let its factory return a single gymnasium.Env"
             )
+        if isinstance(env, ProcessVectorEnv) and len(env.processes) != env.num_envs:
+            raise EnvironmentInvalid(
+                f"environment {env} has {len(env.processes)} processes: an environment that can be replaced has one of "
+                "its own; make it without `processes`"
+            )
         env.failures = spec
         self._env, self._max_share = env, spec.max_share
         self._counts, self._known = Counter[str](), set[str]()
@@ -86,7 +93,7 @@ class FailedEpisodes:
         Raises:
             EnvironmentInvalid: Too many of the last episodes failed.
         """
-        found = info.get(FAILED)
+        found = info.get(FAILURES)
         if found is None:
             return np.zeros(0, np.intp)
         envs = np.flatnonzero([bool(each) for each in found])
@@ -97,6 +104,8 @@ class FailedEpisodes:
 
     def _add(self, env: int, failure: Failure) -> None:
         name = failure.name[-LONGEST_NAME:]
+        if name not in self._known and len(self._known) >= MOST_NUMBERS - 1:
+            name = OTHERS
         self._counts[name] += 1
         self._recent.append(True)
         if name not in self._known:

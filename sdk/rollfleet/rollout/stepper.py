@@ -23,7 +23,7 @@ from rollfleet.data.batch import (
 )
 from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.factory import VectorEnv
-from rollfleet.envs.failures import FAILED as FAILURES
+from rollfleet.envs.failures import FAILURES
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.policies.actor import Actor
 from rollfleet.rollout.episodes import NOTHING, EpisodeCounts, FinalObservations

@@ -66,17 +66,20 @@ def add_frames(
 def cut_after(whole: WholeTrajectories[Piece], following: Sequence[Array]) -> None:
     """Truncate those under way. `following` (a leaf [envs, ...] each) holds their next observations."""
     for pieces in whole.cut():
-        env, values, *_ = pieces[-1]
-        values[TRUNCATED][-1] = True
-        pieces[-1] = Piece(env, values, [leaf[env].copy() for leaf in following], {})
+        _truncate(pieces, [leaf[pieces[-1].env].copy() for leaf in following])
 
 
 def break_off(whole: WholeTrajectories[Piece], trajectory: int, following: Sequence[Array]) -> None:
     """Truncate one under way, whose environment has failed. `following`: its next observation, a leaf [...] each."""
     if pieces := whole.end(trajectory):
-        env, values, *_ = pieces[-1]
-        values[TRUNCATED][-1] = values[FAILED][-1] = True
-        pieces[-1] = Piece(env, values, following, {})
+        pieces[-1].values[FAILED][-1] = True
+        _truncate(pieces, following)
+
+
+def _truncate(pieces: list[Piece], following: Sequence[Array]) -> None:
+    env, values, *_ = pieces[-1]
+    values[TRUNCATED][-1] = True
+    pieces[-1] = Piece(env, values, following, {})
 
 
 def _has_failed(values: Mapping[Key, Tensor]) -> bool:

@@ -16,9 +16,12 @@ from tests.sdk.rollout.recurrent_policy import LANES, Recurrent
 from tests.sdk.rollouts import Observing, collected, poles, rollout_of
 
 import rollfleet
+from rollfleet.data.batch import to_batch
 from rollfleet.envs.serial import SerialVectorEnv
+from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid, JobInvalid
 from rollfleet.testing import CountingEnv
+from rollfleet_api.messages import MOST_NUMBERS
 from rollfleet_api.placement import EnvironmentFailuresSpec
 
 FAILED, TRAJECTORY = ("collector", "failed"), ("collector", "traj_ids")
@@ -206,6 +209,43 @@ def test_an_environment_that_always_fails_ends_the_run(
         next(collector)
 
 
+def processes(count: int = 0) -> ProcessVectorEnv:
+    return ProcessVectorEnv([Failing, Failing], count or 2)
+
+
+def test_a_process_that_died_between_two_steps_answers_no_call_and_costs_its_episode() -> None:
+    env = processes()
+    rollout = rollout_of(env, always_0, failures=EnvironmentFailuresSpec(max_share=1.0))
+    before = to_batch(rollout.collect(version=0)).clone()
+    env.processes[1].kill()
+    with pytest.raises(EnvironmentFailed, match="environments 1 to 1"):
+        env.call("length")
+    after = to_batch(rollout.collect(version=0)).clone()
+    rollout.close()
+    assert torch.equal(after["observation"][0, 0], before["next", "observation"][0, -1])
+    assert after["observation"][1, 0, 1] == 0
+    check(after)
+
+
+class Inventive(Failing):
+    """Each error has a class of its own."""
+
+    def step(self, action: Any) -> Any:
+        if self.frame == 3:
+            raise type(f"Error{id(object())}-{self._name}", (Exception,), {})
+        return super().step(action)
+
+
+def test_errors_of_many_classes_are_counted_as_others() -> None:
+    rollout = rollout_of(
+        SerialVectorEnv([Inventive]), always_0, steps=400, failures=EnvironmentFailuresSpec(max_share=1.0)
+    )
+    counts = rollout.collect(version=0).failed_episodes
+    rollout.close()
+    assert len(counts) == MOST_NUMBERS
+    assert counts["others"] == sum(counts.values()) - (MOST_NUMBERS - 1) > 0
+
+
 def own_vector() -> SyncVectorEnv:
     return SyncVectorEnv([CountingEnv, CountingEnv], autoreset_mode=AutoresetMode.DISABLED)
 
@@ -221,6 +261,7 @@ def torchrl_env() -> Any:
     [
         (own_vector, {}, "replaces no single environment; remove `env_failures`"),
         (torchrl_env, {}, "TorchRL's environments cannot be replaced one by one; remove `env_failures`"),
+        (partial(processes, 1), {}, "has 1 processes: .* make it without `processes`"),
         (Failing, {"env_failures": {"resetTimeoutSeconds": 1}}, "write `vectorization='async'`"),
         (Failing, {"reset_when_done": False}, "remove `reset_when_done`"),
         (
