@@ -1,12 +1,14 @@
-# Three images from one source tree:
-#   docker build --target operator -t rollfleet-operator .    the operator, without torch
-#   docker build --target worker   -t rollfleet-worker .      the SDK, with torch: workers and learners
-#   docker build --target nats     -t rollfleet-nats .        only nats-server, if `nats` cannot be pulled
+# Four images from one source tree:
+#   docker build --target operator -t rollfleet-operator .        the operator, without torch
+#   docker build --target worker   -t rollfleet-worker .          the SDK, with torch: workers and learners
+#   docker build --target nats     -t rollfleet-nats .            only nats-server, if `nats` cannot be pulled
+#   docker build --target env-server -t rollfleet-env-server .    environment servers, without torch
 #
 # Build arguments:
 #   BASE_IMAGE       any image with Python 3.11 or newer, pip and venv
 #   WORKER_EXTRAS    extras of the worker image besides `cluster`: WORKER_EXTRAS=mujoco,torchrl
 #   WORKER_PACKAGES  more packages for workers and learners; matplotlib draws the learning curve
+#   ENV_PACKAGES     what the environments of environment servers import
 #   PIP_ARGUMENTS    more arguments for pip, e.g. the index of another torch (a CUDA version, or CPU only)
 #                    (each stage declares it: not every builder passes a stage's arguments on to later stages)
 ARG BASE_IMAGE=python:3.12-slim
@@ -30,6 +32,14 @@ RUN python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb
     && python -m pip --python /opt/rollfleet/bin/python install --constraint constraints.txt ${PIP_ARGUMENTS} --requirement operator.txt \
     && python -m pip --python /opt/rollfleet/bin/python install ${PIP_ARGUMENTS} --no-deps . \
     && rm /opt/rollfleet/bin/rollfleet /opt/rollfleet/bin/kubectl-rollfleet
+
+FROM build AS build-env-server
+ARG PIP_ARGUMENTS=""
+ARG ENV_PACKAGES=""
+RUN python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+      print(*project["optional-dependencies"]["env-server"], sep="\n")' >env-server.txt \
+    && python -m pip --python /opt/rollfleet/bin/python install --constraint constraints.txt ${PIP_ARGUMENTS} --requirement env-server.txt ${ENV_PACKAGES} \
+    && python -m pip --python /opt/rollfleet/bin/python install ${PIP_ARGUMENTS} --no-deps .
 
 FROM build AS build-worker
 ARG PIP_ARGUMENTS=""
@@ -68,6 +78,13 @@ COPY --from=code /src/sdk/rollfleet_ui /opt/rollfleet/src/rollfleet_ui
 COPY --from=code /src/operator/rollfleet_operator /opt/rollfleet/src/rollfleet_operator
 # -P: do not import from the working directory.
 ENTRYPOINT ["python", "-P", "-m", "rollfleet_operator"]
+
+FROM final AS env-server
+COPY --from=build-env-server /opt/rollfleet /opt/rollfleet
+COPY --from=code /src/sdk/rollfleet_api /opt/rollfleet/src/rollfleet_api
+COPY --from=code /src/sdk/rollfleet_ui /opt/rollfleet/src/rollfleet_ui
+COPY --from=code /src/sdk/rollfleet /opt/rollfleet/src/rollfleet
+ENTRYPOINT ["rollfleet"]
 
 # The last stage: the default target.
 FROM final AS worker

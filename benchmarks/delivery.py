@@ -66,7 +66,7 @@ def fragment_of(observations: torch.Tensor) -> Fragment:
             ("collector", "traj_ids"): torch.zeros(envs, steps, dtype=torch.int64),
         },
         final={("observation",): observations[:, -1].clone()},
-        episodes={name: torch.empty(0, dtype=dtype) for name, dtype in EPISODES.items()},
+        episodes={name: torch.empty(0, *shape, dtype=dtype) for name, (dtype, shape) in EPISODES.items()},
         version=0,
     )
 

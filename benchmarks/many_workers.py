@@ -12,11 +12,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parent / "contenders")]
@@ -30,9 +30,12 @@ from torch import nn
 
 import nats_job
 import rollfleet
+from rollfleet.data.batch import REWARD, Fragment
+from rollfleet.envs.factory import make_env
 from rollfleet.nats.link import Link
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
+from rollfleet.rollout.rollouts import Rollouts
 from rollfleet.schemes import Whole
 from rollfleet.transports.workload import Workload
 from rollfleet.worker import worker as worker_module
@@ -47,30 +50,48 @@ COLUMNS = (
 )
 
 
+class Replay(Rollouts):
+    """A rollout of a recorded fragment."""
+
+    path, first_reset_failed, environments_s = "", False, 0.0
+
+    def __init__(self, fragment: Fragment, pauses_s: Iterator[float]) -> None:
+        """Pause before each batch."""
+        self._fragment, self._pauses_s = fragment, pauses_s
+
+    def collect(self, *, version: int, **_: object) -> Fragment:
+        """Return the fragment, with the time at which it was handed over."""
+        time.sleep(next(self._pauses_s))
+        now = torch.full(self._fragment.steps[REWARD].shape[:2], time.monotonic(), dtype=torch.float64)
+        return replace(self._fragment, steps={**self._fragment.steps, ("handed_s",): now}, version=version)
+
+    def nothing(self, *_: Any) -> Any:
+        """Do nothing: neither resets nor evaluation come to it."""
+
+    close = outcomes = reseed = set_env = start_over = nothing  # type: ignore[assignment]
+
+
 def simulate(url: str, workers: range, recorded: Any, sent: Any, options: argparse.Namespace, job: Any) -> None:
     """Run workers, each in a thread, until the job is complete; put the numbers of their batches and reconnections."""
     torch.set_num_threads(1)
     fragment = fragment_of(torch.from_numpy(recorded))
     period_s = fragment.frames / options.frames_per_s if options.frames_per_s else 0.0
+    starts = iter(workers)
+
+    def replay(*_: object, **__: object) -> Replay:
+        return Replay(fragment, chain([period_s * next(starts) / options.workers], repeat(period_s)))
 
     def run(index: int) -> tuple[int, int]:
-        pauses = chain([period_s * index / options.workers], repeat(period_s))
-
-        def collect(*, version: int, **_: object) -> Any:
-            time.sleep(next(pauses))
-            now = torch.full((ENVS, recorded.shape[1]), time.monotonic(), dtype=torch.float64)
-            return replace(fragment, steps={**fragment.steps, ("handed_s",): now}, version=version)
-
-        replay: Any = SimpleNamespace(num_envs=ENVS, path="", collect=collect, close=lambda: None)
-        replay.single_observation_space = replay.single_action_space = None
         policy: Any = nn.Linear(options.parameters, 1, bias=False)
-        workload = Workload(job=job, make_env=lambda _: replay, make_policy=lambda *_: policy, scheme=Whole())
+        workload = Workload(
+            job=job, make_env=lambda _: make_env(job.spec.env), make_policy=lambda *_: policy, scheme=Whole()
+        )
         link = Link(Address(url=url, job=job.key), role=Role.WORKER, timeout_s=60.0)
         port = NatsWorkerTransport(link, index, job)
         _, status = work(port, lambda: worker_module.Worker(port, workload, index), index)
         return status.batches, link.client.stats["reconnects"]
 
-    worker_module.make_rollout = lambda env, *_, **__: env  # type: ignore[attr-defined]
+    worker_module.make_rollout = replay  # type: ignore[attr-defined]
     with ThreadPoolExecutor(len(workers)) as pool:
         sent.put(np.sum([*pool.map(run, workers)], axis=0))
 

@@ -58,6 +58,8 @@ TORCHRL = ("torchrl_here.serial", "torchrl_here.vector")
 TORCHRL_TWO = ("torchrl_two.sync_serial", "torchrl_two.async_serial", "torchrl_two.sync_vector")
 PROCESSES = ("rollfleet_two.processes_sync", "rollfleet_two.processes_async", "rollfleet_two.processes_async_mlp")
 NATS = ("rollfleet_two.nats_sync", "rollfleet_two.nats_async", "rollfleet_two.nats_async_mlp")
+SLOW = (("slow-100", 64), ("slow-1000", 64), ("slow-1000", 1024))
+"""Environments that wait for so many µs a step, and the width of a policy."""
 
 
 def cases() -> Iterator[Case]:
@@ -66,7 +68,23 @@ def cases() -> Iterator[Case]:
         pool = (*ENVPOOL, *OURS_ENVPOOL) if num_envs == 64 else ()
         yield _here(env, num_envs, *HAND, *pool, *OURS, "sb3_here.rollouts", *TORCHRL)
     yield _here("HalfCheetah-v5", 8, *HAND, *OURS, "sb3_here.rollouts", *TORCHRL)
+    yield Case(
+        name="one-policy",
+        title="16 CartPole in servers, the policy in one place",
+        contenders=(
+            *("by_hand.async_torch", "by_hand.make_vec_torch", "rollfleet_here.servers", "rollfleet_here.hosts"),
+            "torchrl_here.async_batched",
+        ),
+        work={"num_envs": 16},
+    )
     two = {"workers": 2, "num_envs": 8}
+    for env, hidden in (*(("CartPole-v1", width) for width in (64, 256, 1024)), *SLOW):
+        yield Case(
+            name=f"where-to-act-{env.removesuffix('-v1').lower()}-{hidden}",
+            title=f"Two workers that act, or two servers of one that does: 16 {env}, policy of {hidden} x {hidden}",
+            contenders=("rollfleet_two.processes_async_mlp", "rollfleet_here.servers", "rollfleet_here.hosts"),
+            work=two | {"env": env, "hidden": (hidden, hidden)},
+        )
     yield Case(
         name="two-processes",
         title="Two worker processes of 8 CartPole, weights after each batch",

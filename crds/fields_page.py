@@ -52,7 +52,9 @@ def _parts(path: str, schema: Schema) -> Iterator[str]:
 
 
 def _inner(field: Schema, path: str) -> tuple[Schema, str]:
-    """Return the schema that may have fields, and its path: the part itself, or each item of a list."""
+    """Return the schema that may have fields, and its path: the part itself, each item of a list, or each value."""
+    if "properties" in (values := field.get("additionalProperties", {})):
+        return values, path
     return (field["items"], f"{path}[]") if field.get("type") == "array" else (field, path)
 
 
@@ -72,7 +74,7 @@ def _values(field: Schema, path: str) -> str:
     inner, below = _inner(field, path)
     if inner.get("properties"):
         link = f"[{below}](#{below.lower().replace('.', '').replace('[]', '')})"
-        return f"list of {link}" if inner is not field else link
+        return link if inner is field else f"{'list of' if 'items' in field else 'mapping to'} {link}"
     if "enum" in field:
         return ", ".join(f"`{value}`" for value in field["enum"])
     if field.get("x-kubernetes-int-or-string"):

@@ -34,3 +34,9 @@ def alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def gone(pids: list[int]) -> bool:
+    """Wait until these processes have ended, 10 s at most. Return whether they have."""
+    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    return not psutil.wait_procs(processes, timeout=10)[1]

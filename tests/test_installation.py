@@ -25,10 +25,13 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tests.api.job_data import job_data
+from tests.sdk.envs.hosts import Host, write_certificate
+
+import rollfleet
 
 pytestmark = pytest.mark.slow
 
-EXTRAS = ("operator", "cluster", "local", "mujoco", "envpool", "bench", "docs", "release", "dev")
+EXTRAS = ("operator", "env-server", "cluster", "local", "mujoco", "envpool", "bench", "docs", "release", "dev")
 JOB = job_data({"name": "first"}, policy={"mlp": {"hidden": [8]}}, collect={"framesPerBatch": 64, "totalFrames": 640})
 PUBLIC_NAMES = "import rollfleet; print(*(getattr(rollfleet, name).__name__ for name in rollfleet.__all__))"
 IMPORT_ALL = """
@@ -173,12 +176,28 @@ def test_a_missing_optional_part_is_named_with_the_command_that_installs_it(
         assert command in completed.stderr.splitlines()[-1], completed.stderr
 
 
+def listed(wheel: Path, extra: str) -> list[Requirement]:
+    """Return what an extra adds to the project's own requirements."""
+    markers = ((each, str(each.marker).replace("'", '"')) for each in requirements(wheel))
+    return [each for each, marker in markers if f'extra == "{extra}"' in marker]
+
+
 def test_the_list_of_the_operators_image_is_complete_and_has_no_torch(
     install: Callable[[list[Requirement]], Environment], wheel: Path
 ) -> None:
-    own = requirements(wheel)
-    listed = [each for each in own if each.marker and 'extra == "operator"' in str(each.marker).replace("'", '"')]
-    environment = install(listed)
+    environment = install(listed(wheel, "operator"))
     assert not environment.held & {"torch", "numpy", "gymnasium", "tensordict"}
     done = environment.run("python", "-P", "-c", IMPORT_ALL)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_list_of_an_environment_servers_image_is_complete_and_has_no_torch(
+    install: Callable[[list[Requirement]], Environment], wheel: Path
+) -> None:
+    environment = install(listed(wheel, "env-server"))
+    assert not environment.held & {"torch", "tensordict", "nats-py", "kopf"}
+    certificate = write_certificate(environment.folder / "certificate.pem")
+    with Host(certificate, python=str(environment.folder / "bin" / "python")) as host:
+        envs = rollfleet.make_vec("CartPole-v1", num_envs=2, servers=[host.address], certificate=certificate)
+        assert envs.reset()[0].shape == (2, 4)
+        envs.close()

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
+import rollfleet
 from work import Array, Plain, PlainNumpy, Running, Work, make
 
 Step = tuple[Any, Any, Any, Any]
@@ -123,6 +125,17 @@ def list_numpy(work: Work) -> Any:
 def vector_torch(work: Work) -> Any:
     """Gymnasium's SyncVectorEnv, plain torch."""
     return _loop(work, Vector(SyncVectorEnv([lambda: make(work.env)] * work.num_envs)), in_torch(Plain(work)))
+
+
+def async_torch(work: Work) -> Any:
+    """Gymnasium's AsyncVectorEnv, plain torch."""
+    return _loop(work, Vector(AsyncVectorEnv([partial(make, work.env)] * work.num_envs)), in_torch(Plain(work)))
+
+
+def make_vec_torch(work: Work) -> Any:
+    """Rollfleet's make_vec of two servers, plain torch."""
+    servers = rollfleet.make_vec(partial(make, work.env), num_envs=work.num_envs, workers=2)
+    return _loop(work, Vector(servers), in_torch(Plain(work)))
 
 
 def envpool_torch(work: Work) -> Any:

@@ -19,13 +19,15 @@ Figures = Callable[[float], dict[str, float]]
 
 @contextmanager
 def rate(start: Start, work: Work) -> Iterator[Figures]:
-    """`frames/s` over some seconds; `worker MB`, resident, of worker processes."""
+    """`frames/s` over some seconds; `CPU µs` a frame, of all processes; `worker MB`, resident, of worker processes."""
     with start(work) as running:
 
         def figures(seconds: float) -> dict[str, float]:
             _warm(running, work)
+            before = _family_cpu_s()
             frames, elapsed = _collect(running, work, seconds)
-            return {"frames/s": frames / elapsed} | _resident(running)
+            cpu_us = 1e6 * (_family_cpu_s() - before) / frames
+            return {"frames/s": frames / elapsed, "CPU µs": cpu_us} | _resident(running)
 
         yield figures
 
@@ -144,6 +146,12 @@ def _acted_at(running: Running, marker: float, workers: int) -> float:
 def _cpu_s(running: Running) -> dict[int, float]:
     times = {pid: psutil.Process(pid).cpu_times() for pid in (*running.worker_pids, os.getpid())}
     return {pid: each.user + each.system for pid, each in times.items()}
+
+
+def _family_cpu_s() -> float:
+    own = psutil.Process()
+    times = [each.cpu_times() for each in (own, *own.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
 
 
 def _resident(running: Running) -> dict[str, float]:

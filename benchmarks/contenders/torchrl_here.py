@@ -7,7 +7,7 @@ from typing import Any
 
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict.nn import TensorDictModule
-from torchrl.collectors import Collector
+from torchrl.collectors import AsyncBatchedCollector, Collector
 from torchrl.envs import EnvBase, GymWrapper, SerialEnv
 
 from work import Plain, Running, Work, iterating, make
@@ -51,6 +51,20 @@ def vector_env(env: str, num_envs: int) -> EnvBase:
 def _collector(work: Work, env: Callable[[str, int], EnvBase]) -> Iterator[Running]:
     collector = Collector(
         partial(env, work.env, work.num_envs), Module(work), frames_per_batch=work.frames, total_frames=-1
+    )
+    yield iterating(collector)
+    collector.shutdown()
+
+
+@contextmanager
+def async_batched(work: Work) -> Iterator[Running]:
+    """TorchRL's AsyncBatchedCollector: a process for each environment, and one for the policy."""
+    collector = AsyncBatchedCollector(
+        [partial(one, work.env)] * work.num_envs,
+        policy_factory=partial(Module, work),
+        frames_per_batch=work.frames,
+        env_backend="multiprocessing",
+        transport="auto",
     )
     yield iterating(collector)
     collector.shutdown()

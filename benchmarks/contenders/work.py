@@ -103,19 +103,35 @@ class Pixels(gymnasium.Env[Array, np.int64]):
         return self._film[self._at % 64], 1.0, False, self._at == 1000, {}
 
 
+class Slow(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """CartPole whose steps take longer, as those of a simulator elsewhere do."""
+
+    def __init__(self, step_s: float) -> None:
+        """Create it."""
+        super().__init__(gymnasium.make("CartPole-v1", disable_env_checker=True))
+        self._step_s = step_s
+
+    def step(self, action: Any) -> Any:
+        """Wait, and step."""
+        time.sleep(self._step_s)
+        return super().step(action)
+
+
 def make(env: str) -> gymnasium.Env[Any, Any]:
-    """Build one environment; `bytes-N` has observations of N bytes."""
+    """Build one environment; `bytes-N` has observations of N bytes, `slow-N` is CartPole that waits for N µs a step."""
     kind, _, size = env.partition("-")
     if kind in ("pixels", "stacked"):
         return Pixels(stacked=kind == "stacked")
     if kind == "bytes":
         return Pixels((int(size),))
+    if kind == "slow":
+        return Slow(int(size) / 1e6)
     return gymnasium.make(env, disable_env_checker=True)
 
 
 def is_own(env: str) -> bool:
     """Whether only `make` can build it."""
-    return env.partition("-")[0] in ("pixels", "stacked", "bytes")
+    return env.partition("-")[0] in ("pixels", "stacked", "bytes", "slow")
 
 
 class Plain(nn.Module):

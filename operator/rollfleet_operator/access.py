@@ -4,13 +4,13 @@ import base64
 import re
 from collections.abc import Mapping, Sequence
 
-from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, JOB_FILE, PUBLIC_URL_FILE, SPEC_FILE, URL_FILE
+from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, JOB_FILE, SPEC_FILE, URL_FILE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.kubernetes_names import ROLE_LABEL
 from rollfleet_api.nats_server import PORT
 from rollfleet_api.permissions import Role
 from rollfleet_api.publication import published_bytes
-from rollfleet_operator import names
+from rollfleet_operator import env_servers, names
 from rollfleet_operator.manifest import Manifest, built
 from rollfleet_operator.nats_access import Login, NatsAccess
 from rollfleet_operator.settings import Settings
@@ -31,15 +31,15 @@ def account(job: CollectorJob, settings: Settings) -> Manifest:
     return manifest
 
 
-def secret(job: CollectorJob, role: Role, login: Login, public_url: str = "") -> Manifest:
-    """Build the Secret that is mounted into a role's pods; `rollfleet_api.address` reads its files."""
+def secret(job: CollectorJob, role: Role, login: Login, more: Mapping[str, bytes]) -> Manifest:
+    """Build the Secret that is mounted into a role's pods; `rollfleet_api.address` reads its files, but for `more`."""
     files = {
         URL_FILE: login.url.encode(),
         JOB_FILE: job.key.encode(),
         SPEC_FILE: published_bytes(job),
         CREDENTIALS_FILE: login.credentials,
         CA_FILE: login.ca or b"",
-        PUBLIC_URL_FILE: public_url.encode(),
+        **more,
     }
     name = job.metadata.name
     return files_secret(names.secret(name, role), names.labels(name, role), files)
@@ -52,10 +52,11 @@ def files_secret(name: str, labels: dict[str, str], files: Mapping[str, bytes]) 
 
 
 def network_policy(job: CollectorJob, role: Role, access: NatsAccess, settings: Settings) -> Manifest:
-    """Build the NetworkPolicy of a role: no traffic into its pods; out of them, only to name servers and NATS.
+    """Build the NetworkPolicy of a role: no traffic into its pods; out of them, only to servers.
 
-    A learner may connect to any address: it writes its results where its user wants them. NetworkPolicies add up: users
-    whose environments need more traffic add their own.
+    These are name servers, NATS, and the environment servers of the job. A learner may connect to any address: it
+    writes its results where its user wants them. NetworkPolicies add up: users whose environments need more traffic
+    add their own.
     """
     name = job.metadata.name
     pods = [Role.LEARNER] if role is Role.LEARNER else [Role.WORKER, Role.EVALUATION]
@@ -69,6 +70,7 @@ def network_policy(job: CollectorJob, role: Role, access: NatsAccess, settings: 
             peers, ports = settings.nats_to, {int(port[1]) if port else PORT for port in named}
         nats: list[Manifest] = [{"port": port, "protocol": "TCP"} for port in sorted(ports)]
         to = {"to": [*peers]} if peers else {}
-        rules = {"policyTypes": ["Ingress", "Egress"], "egress": [*settings.dns, {"ports": nats, **to}]}
+        egress = [*settings.dns, {"ports": nats, **to}, *env_servers.ways_out(job)]
+        rules = {"policyTypes": ["Ingress", "Egress"], "egress": egress}
     spec = {"podSelector": {"matchLabels": names.labels(name), "matchExpressions": [selector]}, **rules}
     return built("NetworkPolicy", names.network_policy(name, role), names.labels(name, role), spec=spec)

@@ -1,8 +1,9 @@
 """The desired children of a job: pure functions of the job, the operator's settings, and the job's access to NATS."""
 
+from rollfleet_api.address import PUBLIC_URL_FILE
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.permissions import Role
-from rollfleet_operator import access, names, nats_server, workloads
+from rollfleet_operator import access, env_servers, names, nats_server, workloads
 from rollfleet_operator.manifest import Manifest, digest
 from rollfleet_operator.nats_access import NatsAccess
 from rollfleet_operator.scheduler import PREFIX, scheduler_labels
@@ -12,7 +13,7 @@ from rollfleet_operator.settings import Settings
 def access_objects(
     job: CollectorJob, settings: Settings, nats: NatsAccess, *, server: bool, public_host: str = ""
 ) -> list[Manifest]:
-    """Return the desired objects that give pods their rights, and the job's NATS server.
+    """Return the desired objects that give pods their rights and their names, and the job's NATS server.
 
     Args:
         job: The job.
@@ -26,11 +27,16 @@ def access_objects(
     """
     found = [access.account(job, settings)]
     for role in access.ROLES:
-        public = role is Role.LEARNER and public_host
-        public_url = nats.login(job, role, host=public_host).url if public else ""
-        found.append(access.secret(job, role, nats.login(job, role), public_url))
+        more = env_servers.files(job, nats.key)
+        if role is Role.LEARNER and public_host:
+            more[PUBLIC_URL_FILE] = nats.login(job, role, host=public_host).url.encode()
+        found.append(access.secret(job, role, nats.login(job, role), more))
         if settings.network_policies:
             found.append(access.network_policy(job, role, nats, settings))
+    if job.spec.env.servers:
+        found.append(env_servers.service(job))
+        if settings.network_policies:
+            found.append(env_servers.network_policy(job, settings))
     if nats.external is None:
         mounted = nats_server.secret(job, settings, nats, public_host)
         found += [mounted, nats_server.service(job, settings)]
@@ -47,7 +53,7 @@ def runs(job: CollectorJob, settings: Settings, source_digest: str = "") -> list
     Raises:
         TemplateInvalid: A template in the job does not have the form of a pod template.
     """
-    builders = (workloads.workers, workloads.learner, workloads.evaluation)
+    builders = (workloads.servers, workloads.workers, workloads.learner, workloads.evaluation)
     built = (build(job, settings, source_digest) for build in builders)
     return [_owned(job, manifest) for manifest in built if manifest is not None]
 

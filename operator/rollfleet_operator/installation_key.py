@@ -56,16 +56,22 @@ class InstallationKey:
         builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
         return builder.sign(own, None).public_bytes(Encoding.PEM)
 
-    def certificate(self, job: CollectorJob, *hosts: str) -> tuple[bytes, bytes]:
-        """Return the certificate of the job's server, for these names and IP addresses, and its private key (PEM)."""
-        return self._certificate(job.metadata.name, hosts, *_of(job))
+    def certificate(self, job: CollectorJob, *hosts: str, mutual: bool = False) -> tuple[bytes, bytes]:
+        """Return a certificate of the job, for these names and IP addresses, and its private key (PEM).
+
+        It is that of a server; `mutual`: also of its clients.
+        """
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] * mutual)]
+        return self._certificate(job.metadata.name, hosts, tuple(usages), *_of(job))
 
     @lru_cache(maxsize=1024)  # noqa: B019  # of one key, which lives as long as the program
-    def _certificate(self, subject: str, hosts: tuple[str, ...], *job: str) -> tuple[bytes, bytes]:
+    def _certificate(
+        self, subject: str, hosts: tuple[str, ...], usages: tuple[x509.ObjectIdentifier, ...], *job: str
+    ) -> tuple[bytes, bytes]:
         own, authority = self._key("certificate", *job, *hosts), self._key("authority", job[0])
         builder = self._builder(_name(subject), own, authority, "certificate", *job, *hosts)
         builder = builder.add_extension(x509.SubjectAlternativeName(map(_host, hosts)), critical=False)
-        builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
         signed = builder.sign(authority, None).public_bytes(Encoding.PEM)

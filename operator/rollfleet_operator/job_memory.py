@@ -8,6 +8,7 @@ from rollfleet_api.frame_rate import FrameRate
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, WorkerStatus
 from rollfleet_api.state.processes import Heartbeats
+from rollfleet_api.waits import Waits
 from rollfleet_operator.autoscale import History
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.events import EventThrottle
@@ -48,6 +49,7 @@ class JobMemory:
         namespace_ends: Whether the job's namespace is being deleted.
         source_digest: Digest of the job's ConfigMap, when it last existed; None: not read yet.
         written_s: Time of the last write of the status.
+        waits: Who waits for whom.
         history: Measurements for the number of workers.
         throttle: The filter of repeated events.
         read_s: Time of the last answer of NATS.
@@ -64,6 +66,7 @@ class JobMemory:
     namespace_ends: bool = False
     source_digest: str | None = None
     written_s: float = 0.0
+    waits: Waits = field(default_factory=Waits)
     history: History = field(default_factory=History)
     throttle: EventThrottle = field(default_factory=EventThrottle)
     read_s: float = 0.0

@@ -35,19 +35,29 @@ _OF_JOBS: Final = (
         "Seconds that the workers have waited for newer weights",
         ("waits", "workersForWeightsSeconds"),
     ),
+    (
+        "workers_waited_for_environments_seconds",
+        "Seconds that the workers' environments have taken",
+        ("waits", "workersForEnvironmentsSeconds"),
+    ),
     ("published_version", "The newest version of the weights", ("publishedVersion",)),
     ("applied_version", "The oldest version that a worker still uses", ("appliedVersion",)),
+    ("env_version", "The newest version of the environments' settings", ("envVersion",)),
     ("batches_delivered", "Batches that the learner has taken", ("batches", "delivered")),
     ("batches_dropped", "Collected batches that were not delivered: too old, or lost", ("batches", "dropped")),
     ("worker_restarts", "Restarts of all workers", ("restarts",)),
 )
 
 
+_EPISODES: Final = ("episodeStatistics", "number")
 _BY_NAME: Final = (
-    ("episode_info", "Mean of a number in the last infos of the last 100 episodes", "info", "episodeInfos"),
-    ("failed_episodes", "Episodes that a failure of their environment ended", "error", "failedEpisodes"),
+    ("episode_mean", "Mean of a number of the last 100 episodes", *_EPISODES, "mean"),
+    ("episode_min", "Smallest value of a number of the last 100 episodes", *_EPISODES, "min"),
+    ("episode_max", "Greatest value of a number of the last 100 episodes", *_EPISODES, "max"),
+    ("episode_count", "How many of the last 100 episodes have a number", *_EPISODES, "count"),
+    ("failed_episodes", "Episodes that a failure of their environment ended", "failedEpisodes", "error", None),
 )
-"""Metrics with a value for each of several names, the label, and its field of the status."""
+"""Metrics with a value for each of several names: their field of the status, the label, and the field of a value."""
 
 _UNKNOWN_AT_FIRST: Final = ("mean_return", "evaluation_mean_return", "evaluation_version")
 """Metrics that are missing without a value: 0 would be a return."""
@@ -115,11 +125,11 @@ class Metrics(Collector):
                 if value is not None or name not in _UNKNOWN_AT_FIRST:
                     family.add_metric(list(key), value or 0)
             yield family
-        for name, documentation, label, field in _BY_NAME:
+        for name, documentation, field, label, part in _BY_NAME:
             family = GaugeMetricFamily(f"rollfleet_job_{name}", documentation, labels=["namespace", "name", label])
             for key, status in statuses.items():
                 for each, number in (status.get(field) or {}).items():
-                    family.add_metric([*key, each], number)
+                    family.add_metric([*key, each], number[part] if part else number)
             yield family
 
 

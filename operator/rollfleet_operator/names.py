@@ -17,6 +17,9 @@ APPLIED: Final = "rollfleet.dev/applied"
 INSTALLATION: Final = "rollfleet.dev/installation"
 """Annotation of a job's ServiceAccount: `namespace/name` of the Secret with the key of the job's installation."""
 
+PER_WORKER: Final = "rollfleet.dev/servers-per-worker"
+"""Annotation of the Kubernetes Job of environment servers, by which it scales with the workers of its revision."""
+
 ROTATE: Final = "rollfleet.dev/rotate"
 """Annotation of a CollectorJob: any text. When it changes, the job gets new passwords and a new certificate."""
 
@@ -26,9 +29,14 @@ SECRET_TYPE: Final = "rollfleet.dev/nats"
 SELECTOR: Final = f"{MANAGED_BY_LABEL}={MANAGER}"
 """The label selector of all objects of Rollfleet's operators."""
 
-_PLURAL: Final = {Role.WORKER: "workers", Role.LEARNER: "learner", Role.EVALUATION: "eval"}  # no longer than `workers`
+_PLURAL: Final = {  # no longer than `workers`
+    Role.WORKER: "workers",
+    Role.LEARNER: "learner",
+    Role.EVALUATION: "eval",
+    Role.ENV_SERVER: "servers",
+}
 _ROLE: Final = {plural: role for role, plural in _PLURAL.items()}
-_WORKLOAD: Final = re.compile(rf"(.+)-(workers|learner|eval)-([0-9a-f]{{{DIGEST_LENGTH}}})")
+_WORKLOAD: Final = re.compile(rf"(.+)-({'|'.join(_ROLE)})-([0-9a-f]{{{DIGEST_LENGTH}}})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +70,8 @@ def account(job: str) -> str:
 
 
 def secret(job: str, role: Role) -> str:
-    """Return the name of the Secret with a role's NATS address and credentials: all workers' or the learner's."""
-    return credentials_secret(job, Role.WORKER if role is Role.EVALUATION else role)
+    """Return the name of the Secret with a role's files: the learner's, or that of all others."""
+    return credentials_secret(job, role if role is Role.LEARNER else Role.WORKER)
 
 
 def server_secret(job: str) -> str:

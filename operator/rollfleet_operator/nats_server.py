@@ -24,9 +24,6 @@ _HTTP: Final = 8222
 _LOST_S: Final = 10
 """Seconds until Kubernetes replaces the server of a node that does not answer. A worker's pod waits for minutes."""
 
-_INHERITED: Final = ("imagePullSecrets", "priorityClassName")
-"""Fields of the workers' pods that the server's has, too: it must start where they start, and outlast them."""
-
 
 def is_needed(job: CollectorJob, observed: Observed) -> bool:
     """Return whether the job needs its server now.
@@ -80,7 +77,7 @@ def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Mani
         TemplateInvalid: The template in the job does not have the form of a pod template.
     """
     name, labels = job.metadata.name, names.labels(job.metadata.name, Role.NATS)
-    asked, theirs = job.spec.nats.resources, pods.checked(job.spec.template)
+    asked = job.spec.nats.resources
     resources = {
         "requests": settings.nats_resources.get("requests", {}) | asked.requests,
         "limits": settings.nats_resources.get("limits", {}) | asked.limits,
@@ -94,7 +91,7 @@ def deployment(job: CollectorJob, settings: Settings, mounted: Manifest) -> Mani
         "spec": {
             **pods.identity(job, settings),
             "terminationGracePeriodSeconds": 5,
-            **{field: value for field in _INHERITED if (value := theirs["spec"].get(field))},
+            **pods.inherited(job),
             "containers": [
                 {
                     "name": _NAME,

@@ -101,6 +101,8 @@ def run_of(manifest: Manifest) -> Run:
         role=names.Workload.parse(metadata["name"]).role,
         uid=metadata["uid"],
         pods=spec.get("parallelism", 1),
+        ready=status.get("ready", 0),
+        per_worker=int((metadata.get("annotations") or {}).get(names.PER_WORKER, 0)),
         suspended=spec.get("suspend", False),
         held=is_held(metadata.get("labels") or {}),
         complete="Complete" in held,
@@ -112,8 +114,9 @@ def run_of(manifest: Manifest) -> Run:
 
 
 def _current(job: CollectorJob, runs: Sequence[Run], source_digest: str | None) -> dict[Role, Run]:
-    """Return the runs of the present revisions of workers and learner: the newest ones if the files are unknown."""
+    """Return the runs of the present revisions, but that of evaluation: the newest ones if the files are unknown."""
     revisions = {Role.WORKER: workers_revision} | ({Role.LEARNER: learner_revision} if job.spec.learner else {})
+    revisions |= {Role.ENV_SERVER: workers_revision} if job.spec.env.servers else {}
     found = [run for run in runs if run.role in revisions and not run.deleting]
     if source_digest is not None:
         name = job.metadata.name

@@ -101,6 +101,7 @@ def plan_runs(
         Change(Ref("Pod", pod.name), {"spec": {"activeDeadlineSeconds": END_NOW_S}})
         for pod in observed.pods
         if pod.run
+        and pod.role is not Role.ENV_SERVER  # its pod starts its container again
         and pod.phase == "Running"
         and not pod.deleting
         and (pod.crash or (pod.done and pod.role is Role.LEARNER))
@@ -129,6 +130,5 @@ def _changed(job: CollectorJob, run: Run, *, stopped: bool) -> Manifest:
     """Return the changed fields of a run; empty: none."""
     if stopped:
         return {} if run.suspended else {"suspend": True}  # its pods that have failed stay for their logs
-    evaluation = job.spec.evaluation.workers if job.spec.evaluation else run.pods
-    size = {Role.WORKER: job.spec.workers, Role.EVALUATION: evaluation}.get(run.role, run.pods)
+    size = max(job.spec.workers, 1) * run.per_worker or job.spec.size(run.role) or run.pods
     return {} if size == run.pods else {"completions": size, "parallelism": size}

@@ -5,6 +5,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from rollfleet_api.address import FILES
+from rollfleet_api.env_servers import CERTIFICATE_FILE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.kubernetes_names import CONTAINER
 from rollfleet_api.permissions import Role
@@ -52,6 +53,9 @@ CONTAINER_SECURITY: Final[Manifest] = {
 }
 """As Pod Security "restricted" requires it."""
 
+INHERITED: Final = ("imagePullSecrets", "priorityClassName")
+"""Fields of the workers' pods that servers' have, too: they must start where the workers start, and outlast them."""
+
 _LISTS: Final = ("initContainers", "resourceClaims", "tolerations")
 _NO_DEVICES: Final = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
@@ -62,16 +66,18 @@ def pod_template(job: CollectorJob, settings: Settings, role: Role, container: M
     Args:
         job: The job.
         settings: The operator's settings.
-        role: Worker or learner.
+        role: Any but that of NATS.
         container: Fields of the role's own container; users refer to it by its `name`.
         written: The user's template, `checked`, merged over the operator's. It may violate "restricted"; then the
             cluster refuses the pods.
     """
     name, source = job.metadata.name, job.spec.source
     secret: Manifest = {"secretName": names.secret(name, role), "defaultMode": 0o440}
+    if role is Role.ENV_SERVER:  # it connects to nothing
+        secret["items"] = [{"key": CERTIFICATE_FILE.name, "path": CERTIFICATE_FILE.name}]
     volumes = [*_SCRATCH, {"name": "rollfleet", "secret": secret}]
     mounts = [*_SCRATCH_MOUNTS, {"name": "rollfleet", "mountPath": str(FILES), "readOnly": True}]
-    variables = [{"name": "HOME", "value": "/tmp"}]
+    variables = [{"name": "HOME", "value": "/tmp"}, *container.get("env", ())]
     if source is not None:
         volumes.append({"name": "source", "configMap": {"name": source.config_map}})
         mounts.append({"name": "source", "mountPath": SOURCE, "readOnly": True})
@@ -115,6 +121,12 @@ def identity(job: CollectorJob, settings: Settings) -> Manifest:
         "enableServiceLinks": False,
         "securityContext": POD_SECURITY if settings.fixed_user else _ANY_USER,
     }
+
+
+def inherited(job: CollectorJob) -> Manifest:
+    """Return the fields of the workers' template that the pods of servers have, too. Raises TemplateInvalid."""
+    written = checked(job.spec.template)["spec"]
+    return {field: value for field in INHERITED if (value := written.get(field))}
 
 
 def checked(written: Manifest) -> Manifest:

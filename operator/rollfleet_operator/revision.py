@@ -44,8 +44,12 @@ def evaluation_revision(job: CollectorJob, source_digest: str = "") -> str:
 
 
 def learner_revision(job: CollectorJob, source_digest: str = "") -> str:
-    """Return the revision of the learner, which changes when it must restart; `source_digest` as above."""
-    return _revision(_Same(job), source_digest)
+    """Return the revision of the learner, which changes when it must restart; `source_digest` as above.
+
+    Without workers it knows the names of its environment servers' pods, which have the workers' revision.
+    """
+    own = _revision(_Same(job), source_digest)
+    return own if job.spec.workers else digest({"own": own, "servers": workers_revision(job, source_digest)})
 
 
 class _Same:
@@ -66,7 +70,8 @@ def _revision(same: _Same, source_digest: str, *, of_workers: bool = False) -> s
     spec, image = same.job.spec, dict[str, Any]()
     if spec.learner and not _first(spec.learner.template).get("image"):
         image = {"image": True}
-    chosen: dict[str, Any] = {"exclude": _NOT_FOR_WORKERS} if of_workers else {"include": _FOR_LEARNER | image}
+    for_learner = {"include": _FOR_LEARNER | image, "exclude": {"env": {"servers"}}}
+    chosen: dict[str, Any] = {"exclude": _NOT_FOR_WORKERS} if of_workers else for_learner
     written = spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, **chosen)
     labels = scheduler_labels(same.job.metadata.labels)  # a scheduler refuses others for pods that run
     filled = {key: value for key, value in written.items() if value not in ({}, [])}  # `weights: {}` means none

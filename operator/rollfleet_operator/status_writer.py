@@ -17,7 +17,7 @@ from rollfleet_operator.nats_port import JobKey
 log = logging.getLogger(__name__)
 
 WAITS_S: Final = 30.0
-"""The least seconds between writes of a status in which only the time spent waiting has changed."""
+"""The least seconds between writes of a status in which only the time spent waiting, and its sentence, have changed."""
 
 
 class StatusWriter:
@@ -40,7 +40,7 @@ class StatusWriter:
         now_s, metadata, transition = self._clock(), job.metadata, is_transition(job.status, now)
         if job.status is not None:
             known = ours(job.status)
-            alike = now == known.model_copy(update={"waits": now.waits})
+            alike = now == known.model_copy(update={"waits": now.waits, "bottleneck": now.bottleneck})
             if now == known or (alike and now_s - memory.written_s < WAITS_S):
                 return None
         key, uid = JobKey(metadata.namespace, metadata.name), str(metadata.uid)

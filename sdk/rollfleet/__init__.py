@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rollfleet.data.replay_buffer import ReplayBuffer
     from rollfleet.data.splitting import split_trajectories
     from rollfleet.envs.factory import make_env
+    from rollfleet.envs.vector import make_vec
     from rollfleet.errors import RollfleetError
     from rollfleet.evaluation import evaluate
     from rollfleet.exploration import Exploration, exploring
@@ -57,6 +58,7 @@ __all__ = [
     "exploring",
     "make_env",
     "make_policy",
+    "make_vec",
     "record",
     "split_trajectories",
     "track",
@@ -83,6 +85,7 @@ _HOMES = {
     "exploring": "rollfleet.exploration",
     "make_env": "rollfleet.envs.factory",
     "make_policy": "rollfleet.policies.factory",
+    "make_vec": "rollfleet.envs.vector",
     "record": "rollfleet.recording.recorder",
     "split_trajectories": "rollfleet.data.splitting",
     "track": "rollfleet.tracking",

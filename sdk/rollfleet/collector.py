@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
-from rollfleet.arguments import seconds
+from rollfleet.arguments import seconds, whole_number
 from rollfleet.cluster.settings import Cluster
 from rollfleet.learner.construction import construct, start
 from rollfleet.learner.iterator import BatchIterator
@@ -15,6 +15,7 @@ from rollfleet.learner.workers import call_workers
 from rollfleet.processes.settings import Processes
 from rollfleet.system.devices import Device
 from rollfleet.transports.learner_side import Transport
+from rollfleet.wire.env_settings import pack_settings
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Evaluation
 
@@ -68,10 +69,12 @@ class Collector(BatchIterator):
         env_kwargs: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
         vectorization: str = "sync",
         backend: str = "gymnasium",
+        settings_method: str = "",
         seed: int = 0,
         reset_at_each_iter: bool = False,
         reset_when_done: bool = True,
         env_failures: Mapping[str, object] | None = None,
+        servers: Mapping[str, object] | None = None,
         # The policy
         policy_factory: Callable[..., Any] | str | Sequence[Callable[..., Any] | str] | None = None,
         exploration: str = "random",
@@ -83,6 +86,8 @@ class Collector(BatchIterator):
         step_count: bool = False,
         is_init: bool = False,
         info_keys: Sequence[str] = (),
+        episode_metrics: Sequence[str] = ("*",),
+        episode_label: str | None = None,
         non_finite: str = "warn",
         cat_results: str = "envs",
         postproc: "Callable[[TensorDict], Any] | None" = None,
@@ -126,6 +131,8 @@ class Collector(BatchIterator):
             vectorization: How a worker steps its environments: "sync" one after the other in its process, "async" in
                 other processes, "native" by the environment's own vector implementation.
             backend: "gymnasium", or "envpool": `env` is then an id of EnvPool.
+            settings_method: The method of an environment that takes the dict of `set_env`, before each reset. A
+                `VectorEnv` and a TorchRL environment take it once. Empty: it is `reset(options=...)`.
             seed: Seeds environments, action spaces and torch's generators, differently for each worker.
             reset_at_each_iter: Begin new episodes in each batch.
             reset_when_done: Begin a new episode when one ends. False: the rest of the row is padding, with a mask.
@@ -133,6 +140,8 @@ class Collector(BatchIterator):
                 episode ends at its last complete transition, truncated, with `("collector", "failed")`. The fields of a
                 job's `failure.environments`, such as `{"stepTimeoutSeconds": 30}`, or `{}`. None: its worker starts
                 again; in this process, the error is raised.
+            servers: Put the environments of each worker into pods of their own, with `vectorization="async"` and
+                `cluster`. The fields of a job's `env.servers`, such as `{"replicas": 4}`. None: none.
 
             policy_factory: A function `factory(observation_space, action_space)` or `factory()` that makes the policy
                 on the worker, its `module:callable`, or a list of these. Beside it, `policy` has the weights.
@@ -148,6 +157,10 @@ class Collector(BatchIterator):
             is_init: Put `is_init` into the batch: whether a frame is the first of its episode.
             info_keys: Keys of the environments' infos to put into the batch: `("next", "info", key)`, float64, NaN
                 where an environment did not report it. `"episode.r"` is a value of a nested dict.
+            episode_metrics: Numbers in the last info of an episode that `stats`, trackers and the page show, such as
+                `["success", "score/*"]`: the first 32 names.
+            episode_label: The key of a text or whole number there, such as "task": returns and metrics are known for
+                each of its values, too, as `"success/VALUE"`. None: no label.
             non_finite: The answer to NaN and infinity in observations, rewards and actions, to observations a million
                 times outside of their space, and to NaN in weights: "warn" at the first one and count all frames with
                 one (`Stats.non_finite`), raise an "error", or "ignore" them.
@@ -231,6 +244,56 @@ class Collector(BatchIterator):
         ):
             workers = self._membership.these(worker_ids)
             return call_workers(self._gatherer, self._transport, workers, method, (args, kwargs), timeout_s=timeout_s)
+
+    def set_env(self, settings: Mapping[str, Any] | Callable[[int, int], Mapping[str, Any]]) -> int:
+        """Set something for the environments of all workers, such as the level of a curriculum.
+
+        Each environment gets its dict at its next reset, as `reset(options=...)` or by the method that
+        `settings_method` names, and so do those that restart or join later. Later settings replace all earlier ones.
+        From then on, each frame has the version of its episode: `("collector", "env_version")`, 0 before the first. Set
+        something before the first batch if a replay buffer keeps the frames. `evaluation` has `settings` of its own.
+        The state of a checkpoint has them; a learner that continues a job without it begins without settings.
+
+        Args:
+            settings: A dict of numbers, text, lists, dicts and arrays; or a function of worker and environment, both
+                from 0, that returns one. It is called here and now; workers that join later get an earlier one's.
+
+        Returns:
+            The number of this version: the last one plus 1.
+
+        Raises:
+            JobInvalid: It is no dict, has another kind of value, or more than 64 KiB as JSON.
+            JobEnded: The job is complete, or the collector was shut down.
+
+        Example:
+            >>> import rollfleet
+            >>> with rollfleet.Collector("CartPole-v1", num_envs=2, frames_per_batch=4) as collector:
+            ...     collector.set_env(lambda worker, env: {"low": env, "high": env})
+            ...     batch = next(collector)
+            1
+            >>> batch["observation"][:, 0, 0], batch["collector", "env_version"].tolist()
+            (tensor([0., 1.]), [[1, 1], [1, 1]])
+        """
+        with self._calls.acting(self._director.phase):
+            spec = self.job.spec
+            workers = max([spec.workers, *(worker + 1 for worker in self._transport.members())])
+            self._director.run_state.set_env(pack_settings(settings, workers=workers, num_envs=spec.env.num_envs))
+            self._director.direct_async()
+            return self._director.run_state.env_version
+
+    def wait_for_env_version(self, version: int, timeout_s: float) -> None:
+        """Wait until every worker gives this version of `set_env`, or a newer one, to the episodes that begin.
+
+        Workers that wait for the learner have it at once; those that collect, after their batch.
+
+        Raises:
+            Timeout: Workers are still behind, and the message names them; or this version was not set.
+        """
+        version, timeout_s = whole_number(version, "version"), seconds(timeout_s, "timeout_s")
+        with self._calls.acting():
+            if self._calls.fill is None:
+                self._director.direct()
+            self._applied.wait_for_settings(version, timeout_s)
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:

@@ -116,6 +116,10 @@ def connect(
         _leave_failures_to_the_run()
     try:
         known = link.call(read_job(link, timeout_s=timeout_s))
+        if not known.spec.workers:
+            raise JobInvalid(
+                f"{known.key} has no workers; step its environments: `make_vec(..., servers={known.key!r})`"
+            )
         if ranks > (workers := known.spec.workers):
             raise JobInvalid(
                 f"`ranks` is {ranks}, but {known.key} has {workers} worker{'s' * (workers > 1)}, and each worker sends "

@@ -2,6 +2,7 @@
 
 import csv
 from contextlib import AbstractContextManager
+from math import inf
 from pathlib import Path
 
 from rollfleet.errors import RollfleetError
@@ -17,7 +18,7 @@ class LearningCurve(AbstractContextManager["LearningCurve"]):
         >>> from rollfleet import LearningCurve
         >>> with tempfile.TemporaryDirectory() as folder, LearningCurve(folder, title="CartPole-v1") as curve:
         ...     curve.add(frames=1024, mean_return=21.5)
-        ...     curve.add(frames=2048, mean_return=35.0)
+        ...     curve.add(frames=2048, mean_return=35.0, success=0.1)
         ...     print(curve.save().name)
         curve.png
 
@@ -32,21 +33,24 @@ class LearningCurve(AbstractContextManager["LearningCurve"]):
         self._folder, self._title, self._after = Path(folder), title, after
         self._folder.mkdir(parents=True, exist_ok=True)
         self._file = (self._folder / "curve.csv").open("a", newline="")
+        self._names: list[str] = []
         self._writer: csv.DictWriter[str] | None = None
 
     def add(self, *, frames: int, mean_return: float | None, **more: Number) -> None:
-        """Add a row. The names in `more` must be the same each time."""
+        """Add a row. A name in `more` that no row before had is a new column."""
         row = {"frames": frames, "mean_return": mean_return, **more}
-        if self._writer is None:
-            self._writer = self._begin(list(row))
+        if self._writer is None or row.keys() - self._names:
+            after = inf if self._names else self._after
+            self._names = [*dict.fromkeys([*self._names, *row])]
+            self._writer = self._begin(self._names, after)
         self._writer.writerow(row)
         self._file.flush()
 
-    def _begin(self, names: list[str]) -> "csv.DictWriter[str]":
+    def _begin(self, names: list[str], after: float) -> "csv.DictWriter[str]":
         """Continue in a new file with the header and the rows that stay. It is whole before it gets its name."""
         curve, unfinished = self._folder / "curve.csv", self._folder / "curve.tmp"
         with curve.open(newline="") as file:
-            stay = [row for row in csv.DictReader(file) if int(row.get("frames") or self._after + 1) <= self._after]
+            stay = [row for row in csv.DictReader(file) if int(row.get("frames") or after + 1) <= after]
         self._file.close()
         self._file = unfinished.open("w", newline="")
         writer = csv.DictWriter(self._file, names)

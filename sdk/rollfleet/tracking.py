@@ -140,8 +140,10 @@ class Tracker(AbstractContextManager["Tracker"]):
 
         The collector's numbers are `collector/` and: `mean_return` and `mean_length` of the last 100 episodes,
         `frames_per_s` since the last call, `version`, `lag` of the worker that is furthest behind, and the waits of
-        `rollfleet.Stats`, in seconds: `waited_s`, `waited_for_space_s`, `waited_for_weights_s`. If environments
-        have failed, `failed_episodes`. The means of `collector.episode_infos` are `episode/` and their names.
+        `rollfleet.Stats`, in seconds: `waited_s`, `waited_for_space_s`, `waited_for_weights_s`,
+        `waited_for_environments_s`. If environments have failed, `failed_episodes`; if they have settings,
+        `env_version`. Of the other numbers of `Stats.episode_statistics` the mean is `episode/` and the name; of all,
+        the extremes are `episode_min/` and `episode_max/` and the name.
 
         Args:
             values: Numbers, or tensors of one number, by name.
@@ -151,7 +153,7 @@ class Tracker(AbstractContextManager["Tracker"]):
 
     def _of_collector(self) -> dict[str, float]:
         collector, now_s = self._collector, time.monotonic()
-        stats, lengths = collector.stats(), collector.episode_lengths
+        stats = collector.stats()
         numbers = {
             "frames_per_s": (collector.frames - self._frames) / max(now_s - self._time_s, 1e-9),
             "version": collector.version,
@@ -159,14 +161,21 @@ class Tracker(AbstractContextManager["Tracker"]):
             "waited_s": stats.waited_s,
             "waited_for_space_s": stats.waited_for_space_s,
             "waited_for_weights_s": stats.waited_for_weights_s,
+            "waited_for_environments_s": stats.waited_for_environments_s,
         }
+        if collector.env_version:
+            numbers["env_version"] = collector.env_version
         if stats.failed_episodes:
             numbers["failed_episodes"] = sum(stats.failed_episodes.values())
-        if collector.mean_return is not None:
-            numbers |= {"mean_return": collector.mean_return, "mean_length": sum(lengths) / len(lengths)}
+        if (mean_return := collector.mean_return) is not None:
+            numbers |= {"mean_return": mean_return, "mean_length": fmean(collector.episode_lengths)}
         self._frames, self._time_s = collector.frames, now_s
-        infos = {f"episode/{name}": fmean(values) for name, values in collector.episode_infos.items() if values}
-        return {f"collector/{name}": float(number) for name, number in numbers.items()} | infos
+        episodes: dict[str, float] = {}
+        for name, each in stats.episode_statistics.items():
+            if name not in ("return", "length"):
+                episodes[f"episode/{name}"] = each.mean
+            episodes |= {f"episode_min/{name}": each.min, f"episode_max/{name}": each.max}
+        return {f"collector/{name}": float(number) for name, number in numbers.items()} | episodes
 
     def close(self) -> None:
         """End the run: the tracker writes what it still holds."""

@@ -7,7 +7,7 @@
   number the weights; `status` is the job's status, and `state` makes it of processes and heartbeats
   (and `frame_rate`).
 - `kinds`, `kubernetes_names`, `metadata` and `pods` are the paths, labels, names and fields of objects in a cluster.
-  `views` reads them, and `diagnosis` explains a job by them. `text`, `times` and `wording` are for messages.
+  `views` reads them, `diagnosis` and `crowding` explain a job by them. `text`, `times` and `wording` are for messages.
 - `address` is where a process finds its job, `exit_codes` are the ends of a worker, `ranks` divide workers.
 
 This package defines types and checks them, nothing more: no network, no processes, no clock. It must not import torch,

@@ -168,6 +168,22 @@ class CollectSpec(Model):
         "numbers, as float64. NaN: not reported in that step.",
         examples=[["success", "lives"]],
     )
+    episode_metrics: tuple[Annotated[str, Field(pattern=".", max_length=100)], ...] = Field(
+        default=("*",),
+        strict=False,
+        max_length=64,
+        description="Numbers in the last info of an episode to count, by name: `*` stands for any text, and "
+        "`outer.inner` is a value of a nested dict. Of more than 32 names the first ones count. `[]`: none.",
+        examples=[["success", "score/*"]],
+    )
+    episode_label: str | None = Field(
+        default=None,
+        pattern=".",
+        max_length=100,
+        description="The key of a text or a whole number in the last info of an episode, such as the name of its task. "
+        "Returns and metrics are counted for each of its values, too: the first 31, and `others`. Default: no label.",
+        examples=["task"],
+    )
     non_finite: NonFinite = Field(
         default=NonFinite.WARN,
         strict=False,

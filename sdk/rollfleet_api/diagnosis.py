@@ -17,6 +17,7 @@ ADVICE: Final = {
     "ContainerRefused": "Check the commands, Secrets and ConfigMaps that `spec.template` names.",
     "EarlierJob": "Wait: Kubernetes deletes it, its pods last. If this lasts, see its finalizers.",
     "EndedByNode": "See the node's reason in the message: a limit, or a resource that it lacks. The pod is replaced.",
+    "EnvServerCrashed": "See `rollfleet logs {job}`. The server restarts by itself, with new episodes.",
     "Error": "See the operator's log, and report it to the maintainers of Rollfleet.",
     "EvaluationCrashed": "See `rollfleet logs {job}`. The evaluation worker restarts by itself; the training goes on.",
     "FailedMount": "A volume of `spec.template` is missing, or the operator has not written the job's Secret yet.",
@@ -72,15 +73,18 @@ _OF_A_RUN: Final = {
 
 _APPLY_IT: Final = "apply the job: a changed spec tries again"
 
-_NOT_OF_WORKERS: Final = re.compile(r"pods \"\S+-(learner|nats)-|the (?:job's )?(learner|NATS)\b")
+_NOT_OF_WORKERS: Final = re.compile(
+    r"pods \"\S+-(?:(learner|nats)|(server)s)-|the (?:job's )?(learner|NATS)\b|environment (server)\b"
+)
 _PLACES: Final = {
     "learner": {
         r"`spec\.(image|resources)[.\w]*`": r"`\1` in `spec.learner.template`",
         r"`spec\.template`": "`spec.learner.template`",
     },
     "nats": {r"`spec\.image`": "`nats.image` of the chart", r"`spec\.(resources|template)": r"`spec.nats.\1"},
+    "server": {r"`spec\.(resources|template)": r"`spec.env.servers.\1", "workers": "servers"},
 }
-"""The fields of the learner and of the server, in place of the workers' in an advice, by the words of a message."""
+"""The fields of the learner and of servers, in place of the workers' in an advice, by the words of a message."""
 
 
 class Diagnosis(View):
@@ -163,7 +167,7 @@ def _explained(job: JobView, run: str, state: str, reason: str, message: str, *,
         advice = _OF_A_RUN.get(reason, advice.replace(_APPLY_IT, "start the run again"))
     advice = advice.format(job=run or job.key, named=job.metadata, worker=worker)
     if of := _NOT_OF_WORKERS.search(message):
-        for field, place in _PLACES[(of[1] or of[2]).lower()].items():
+        for field, place in _PLACES[of[of.lastindex or 0].lower()].items():
             advice = re.sub(field, place, advice)
     return Diagnosis(state=state, reason=reason, message=message, advice=advice, is_problem=is_problem)
 

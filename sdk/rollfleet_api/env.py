@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from rollfleet_api.env_servers import EnvServersSpec
 from rollfleet_api.fields import Device, Entrypoint, FreeForm, Matching, Model, Rule
 
 MAX_ENVS: Final = 65_536
@@ -19,6 +20,8 @@ EnvId = Annotated[
     ),
 ]
 """An id in Gymnasium's registry: `[module:][namespace/]name[-vN]`."""
+
+MethodName = Annotated[str, Matching(r"^([A-Za-z][A-Za-z0-9_]*)?$", 253, "expected a method's name, e.g. `set_task`")]
 
 _ONE_ENV = "write either {id} (a registered environment, e.g. `CartPole-v1`) or {entrypoint} (e.g. `my_pkg.envs:make`)"
 
@@ -106,6 +109,23 @@ class EnvSpec(Model):
             holds=lambda env: env.processes <= env.num_envs,
             field="processes",
         ),
+        Rule(
+            cel="!has(self.servers) || (self.backend == 'Gymnasium' && self.vectorization == 'Async' && "
+            "self.processes == 0)",
+            message="servers hold single environments of Gymnasium, in place of processes; write "
+            "{vectorization:Async}, and remove {backend} and {processes}",
+            holds=lambda env: (
+                env.servers is None
+                or (env.backend is Backend.GYMNASIUM and env.vectorization is Vectorization.ASYNC and not env.processes)
+            ),
+            field="servers",
+        ),
+        Rule(
+            cel="!has(self.servers) || self.servers.replicas <= self.numEnvs",
+            message="must not exceed {numEnvs}: each server needs an environment",
+            holds=lambda env: env.servers is None or env.servers.replicas <= env.num_envs,
+            field="servers.replicas",
+        ),
     )
 
     id: EnvId | None = Field(
@@ -137,12 +157,24 @@ class EnvSpec(Model):
         description="Number of subprocesses for `vectorization: Async`. Each steps an equal part of the environments, "
         "one after the other. 0: one subprocess for each environment.",
     )
+    servers: EnvServersSpec | None = Field(
+        default=None,
+        description="Pods for the environments, in place of subprocesses. Default: none.",
+        examples=["{replicas: 4}"],
+    )
     backend: Backend = Field(
         default=Backend.GYMNASIUM,
         strict=False,
         description="The library that implements the environments: `Gymnasium`, `EnvPool` (C++) or `TorchRL`. With "
         "`EnvPool`, `id` is an EnvPool id, e.g. `Pong-v5`. With `Gymnasium`, an entrypoint may return a "
         "TorchRL environment, too.",
+    )
+    settings_method: MethodName = Field(
+        default="",
+        description="The method of an environment that takes the settings of the learner's `set_env`, a dict, before "
+        "each reset. A `VectorEnv` and a TorchRL environment take them once. Default: `reset(options=...)` of each "
+        "single environment.",
+        examples=["set_task"],
     )
     device: Device | None = Field(
         default=None,

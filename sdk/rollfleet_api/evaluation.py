@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from rollfleet_api.collection import Exploration
-from rollfleet_api.fields import MAX_COUNT, Model
+from rollfleet_api.fields import MAX_COUNT, FreeForm, Model
 from rollfleet_api.versions import count_of
 
 MAX_EVALUATION_WORKERS = 1024
@@ -42,6 +42,12 @@ class EvaluationSpec(Model):
         default=Exploration.DETERMINISTIC,
         strict=False,
         description="How actions are taken from the policy's distribution, as in `collect.exploration`.",
+    )
+
+    settings: FreeForm = Field(
+        default={},
+        description="What its environments get at each reset, as workers' environments get that of `set_env`.",
+        examples=[{"level": 9}],
     )
 
     def worker_of(self, version: int) -> int | None:

@@ -21,10 +21,12 @@ from rollfleet_api.env import Backend as Backend
 from rollfleet_api.env import EnvSpec as EnvSpec
 from rollfleet_api.env import Vectorization as Vectorization
 from rollfleet_api.env import WrapperSpec as WrapperSpec
+from rollfleet_api.env_servers import EnvServersSpec as EnvServersSpec
 from rollfleet_api.evaluation import EvaluationSpec as EvaluationSpec
 from rollfleet_api.fields import FreeForm, Model, Rule
 from rollfleet_api.metadata import DNS_LABEL_PATTERN, MAX_NAME_LENGTH, NAME_TOO_LONG
 from rollfleet_api.metadata import Metadata as Metadata
+from rollfleet_api.permissions import Role
 from rollfleet_api.placement import MAX_WORKERS as MAX_WORKERS
 from rollfleet_api.placement import AutoscaleSpec as AutoscaleSpec
 from rollfleet_api.placement import FailureSpec as FailureSpec
@@ -52,7 +54,7 @@ _TIMES = "self.failure.environments"
 _RECREATE = "`rollfleet fetch` kept files first, then delete and recreate the job"
 _FRAMES = "self.collect.framesPerBatch"
 _SHARED = "self.mode == 'Sync' && !has(self.autoscale) && self.collect.trajsPerBatch == 0"
-_ENVS = f"(self.env.numEnvs * ({_SHARED} ? self.workers : 1))"
+_ENVS = f"(self.env.numEnvs * ({_SHARED} && self.workers > 0 ? self.workers : 1))"
 _LESS = f"({_FRAMES} < {_ENVS} ? {_ENVS} : {_FRAMES} / {_ENVS} * {_ENVS})"
 _UNEVEN: Final = (
     "%d is not a multiple of %d, the environments of a batch "
@@ -121,11 +123,22 @@ class CollectorJobSpec(Model):
             holds=lambda spec: spec.failure.environments is None or spec.collect.reset_when_done,
             field="failure.environments",
         ),
+        Rule(
+            cel="self.workers > 0 || has(self.env.servers)",
+            message="must be at least 1; 0 is for a job with {env.servers} and a program that steps the environments",
+            holds=lambda spec: spec.workers > 0 or spec.env.servers is not None,
+            field="workers",
+        ),
         # A rule with `oldSelf` is about changes: it does not apply when a job is created.
         Rule(
             cel="self.mode == oldSelf.mode",
             message=f"the mode of a job is fixed: its learner waits for batches in one way; {_RECREATE}",
             field="mode",
+        ),
+        Rule(
+            cel="(self.workers > 0) == (oldSelf.workers > 0)",
+            message=f"a job has workers, or none, from its start to its end; {_RECREATE}",
+            field="workers",
         ),
     )
     KEEPS_WORKERS = (
@@ -142,9 +155,10 @@ class CollectorJobSpec(Model):
 
     workers: int = Field(
         default=1,
-        ge=1,
+        ge=0,
         le=MAX_WORKERS,
-        description="Number of workers. With `autoscale` it is the number at the start.",
+        description="Number of workers. With `autoscale` it is the number at the start. 0: the environments of "
+        "`env.servers` are for a program that steps them by itself (`rollfleet.make_vec`).",
     )
     autoscale: AutoscaleSpec | None = Field(
         default=None, description="Let the operator set `workers`. Default: off; `workers` stays as you set it."
@@ -201,7 +215,7 @@ class CollectorJobSpec(Model):
         """
         frames, trajectories = self.collect.frames_per_batch, self.collect.trajs_per_batch
         shared = self.mode is Mode.SYNC and self.autoscale is None and not trajectories
-        envs = self.env.num_envs * (self.workers if shared else 1)
+        envs = self.env.num_envs * (max(self.workers, 1) if shared else 1)
         less = frames - frames % envs or envs
         return _UNEVEN % (frames, envs, less, less + envs) if frames % envs else ""
 
@@ -215,6 +229,16 @@ class CollectorJobSpec(Model):
         """`weights.max_lag`, or its default: the most versions between the newest weights and those of a batch."""
         return self.max_lag_among(self.workers)
 
+    def size(self, role: Role) -> int:
+        """Return the number of processes of a role that has an index for each; 0: the job has none."""
+        evaluation, servers = self.evaluation, self.env.servers
+        sizes = {
+            Role.WORKER: self.workers,
+            Role.EVALUATION: evaluation.workers if evaluation else 0,
+            Role.ENV_SERVER: max(self.workers, 1) * servers.replicas if servers else 0,
+        }
+        return sizes.get(role, 0)
+
     def steps_among(self, workers: int) -> int:
         """Return T for a number of workers.
 
@@ -222,7 +246,7 @@ class CollectorJobSpec(Model):
         """
         frames = self.collect.frames_per_batch
         if self.mode is Mode.SYNC:
-            return -(-frames // (workers * self.env.num_envs))
+            return -(-frames // (max(workers, 1) * self.env.num_envs))
         return frames // self.env.num_envs
 
     def max_lag_among(self, workers: int) -> int:

@@ -21,8 +21,18 @@ OPERATORS: Final = "app.kubernetes.io/name=rollfleet,app.kubernetes.io/component
 
 
 def nats_server(job: str) -> str:
-    """Return the name of the Service of a job's NATS server, and of its Deployment: it begins with a letter."""
-    return f"nats-{job}" if job[0].isdigit() else f"{job}-nats"
+    """Return the name of the Service of a job's NATS server, and of its Deployment."""
+    return _service(job, "nats")
+
+
+def env_servers(job: str) -> str:
+    """Return the name of the Service of a job's environment servers."""
+    return _service(job, "servers")
+
+
+def _service(job: str, of: str) -> str:
+    """Return the name of a Service: it begins with a letter."""
+    return f"{of}-{job}" if job[0].isdigit() else f"{job}-{of}"
 
 
 def credentials_secret(job: str, role: Role) -> str:

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, TypeAdapter
 
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_CALL_BYTES = 1 << 18  # of the arguments or the result of a call, as JSON
+MAX_SETTINGS_BYTES = 1 << 16  # of `set_env`, as JSON: control has them, once a second
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but for tabs and ends of lines
 Text = Annotated[str, AfterValidator(lambda text: _CONTROL.sub("", text))]
@@ -25,8 +26,7 @@ Index = Annotated[int, Field(ge=0, le=2**16 - 1)]
 Amount = Annotated[float, Field(ge=0, le=1e12)]
 """A time in seconds, or a rate: finite, so that readers can calculate with it."""
 MOST_NUMBERS, LONGEST_NAME = 32, 100
-Numbers = Annotated[dict[Annotated[Text, Field(max_length=LONGEST_NAME)], FiniteFloat], Field(max_length=MOST_NUMBERS)]
-"""Numbers by name, which environments choose."""
+MOST_STATISTICS = 256
 Counts = Annotated[dict[Annotated[Text, Field(max_length=LONGEST_NAME)], Count], Field(max_length=MOST_NUMBERS)]
 """Counts by name."""
 _STRICT = ConfigDict(strict=True, extra="ignore")
@@ -113,6 +113,7 @@ class Progress:
         frames: Frames returned to the learner's loop.
         batches: Batches returned to it.
         next_incarnation: Greater than the number of each incarnation of a worker.
+        env_version: The newest version of the environments' settings; 0: none was set.
         complete: Whether the job is complete.
     """
 
@@ -122,6 +123,7 @@ class Progress:
     frames: Count = 0
     batches: Count = 0
     next_incarnation: Count = 0
+    env_version: Count = 0
     complete: bool = False
 
 
@@ -148,6 +150,8 @@ class Control:
         steps: T of this round in sync mode, which depends on the number of its workers; 0: as in the job.
         own_weights: The learner has no policy, and `weights.interval` is 0: until it sends weights on request, workers
             use the policy as its factory made it.
+        env_version: The version of the environments' settings; 0: none was set.
+        env_settings: They themselves, as JSON: for each worker and environment a dict, in turn.
         newest: The count of the newest version that was sent to any worker; 0: none.
         frames: Frames returned to the learner's loop.
         batches: Batches returned to it.
@@ -169,6 +173,8 @@ class Control:
     origin: Count = 0
     steps: Count = 0
     own_weights: bool = False
+    env_version: Count = 0
+    env_settings: str = ""
     newest: Count = 0
     frames: Count = 0
     batches: Count = 0
@@ -193,6 +199,7 @@ class Control:
             frames=self.frames,
             batches=self.batches,
             next_incarnation=self.next_incarnation,
+            env_version=self.env_version,
             complete=self.phase is LearnerPhase.COMPLETE,
         )
 
@@ -205,10 +212,13 @@ class WorkerStatus:
 
     Attributes:
         version: The count of the version of the weights in use; 0: none yet.
+        env_version: The version of the settings that its environments' next episodes have.
         frames: Frames collected by this incarnation.
         batches: Batches published by this incarnation.
         frames_per_second: Frames per second in the last batch.
         mean_return: Mean return of its last 100 episodes; None: no episode has ended yet.
+        newest_failure: The newest failure of one of its environments; empty: none failed.
+        failed_s: Its time by the sender's clock: seconds since the epoch.
         path: What of TorchRL's environment and policy runs on plain tensors, and what keeps the rest from it.
         error: The error that ended the worker, if `state` is Failed.
         fatal: Whether a restart would fail in the same way.
@@ -217,6 +227,9 @@ class WorkerStatus:
         waited_for_space_s: Seconds that this incarnation has waited until the learner took earlier batches.
         waited_for_weights_s: Seconds that this incarnation has waited for weights that were new enough.
         waited_for_round_s: Seconds that this incarnation has waited for the learner's next order, such as a round.
+        waited_for_environments_s: Seconds that its environments have taken; 0: unknown, as with those of TorchRL.
+        collecting_s: Seconds that its batches so far have taken, those of environments among them.
+        slow_servers: The servers of its environments that answer many times slower than the others; empty: none.
         process: Random number of its process; over NATS.
         follows: The progress in the newest control message that it has; None: none; over NATS.
         time_s: The sender's clock: seconds since the epoch.
@@ -226,10 +239,13 @@ class WorkerStatus:
     incarnation: Count
     state: WorkerState = WorkerState.STARTING
     version: Count = 0
+    env_version: Count = 0
     frames: Count = 0
     batches: Count = 0
     frames_per_second: Amount = 0.0
     mean_return: float | None = None
+    newest_failure: Text = ""
+    failed_s: Amount = 0.0
     path: Text = ""
     error: Text | None = None
     fatal: bool = False
@@ -237,6 +253,9 @@ class WorkerStatus:
     waited_for_space_s: Amount = 0.0
     waited_for_weights_s: Amount = 0.0
     waited_for_round_s: Amount = 0.0
+    waited_for_environments_s: Amount = 0.0
+    collecting_s: Amount = 0.0
+    slow_servers: Text = ""
     process: Index = 0
     follows: Progress | None = None
     time_s: Amount = 0.0
@@ -268,6 +287,29 @@ class Evaluation:
 
 
 @message
+class Statistic:
+    """A number of the last 100 episodes that have it.
+
+    Attributes:
+        count: Number of these episodes.
+    """
+
+    mean: FiniteFloat
+    min: FiniteFloat
+    max: FiniteFloat
+    count: Count
+
+
+Statistics = Annotated[
+    dict[Annotated[Text, Field(max_length=2 * LONGEST_NAME + 1)], Statistic], Field(max_length=MOST_STATISTICS)
+]
+"""Numbers of episodes by name: `return`, `length` in frames, `last_version`, and those that environments say.
+
+`success/VALUE` is `success` of the episodes with this value of `episode_label`.
+"""
+
+
+@message
 class LearnerStatus:
     """The heartbeat of a learner's process, once a second. Of several ranks, rank 0 counts the frames of all.
 
@@ -281,8 +323,9 @@ class LearnerStatus:
         batches: Batches returned to the learner's loop.
         dropped: Batches that were collected but not returned: too old, repeated, lost, unreadable.
         next_incarnation: Greater than the number of each incarnation of a worker.
+        env_version: The version of the environments' settings; 0: none was set.
         mean_return: Mean return of the last 100 episodes; None: no episode has ended yet.
-        episode_infos: Means of the numbers in their last infos, by name.
+        episode_statistics: The numbers of these episodes, by name.
         episodes: Episodes of this session that have ended.
         lag: Versions between the newest one and that of the last batch.
         non_finite: Frames of this session with NaN or infinity, and versions of the weights with NaN.
@@ -301,8 +344,9 @@ class LearnerStatus:
     batches: Count = 0
     dropped: Count = 0
     next_incarnation: Count = 0
+    env_version: Count = 0
     mean_return: float | None = None
-    episode_infos: Numbers = field(default_factory=dict)
+    episode_statistics: Statistics = field(default_factory=dict)
     lag: Count = 0
     episodes: Count = 0
     non_finite: Count = 0

@@ -15,7 +15,13 @@ class Role(StrEnum):
     WORKER = "worker"
     LEARNER = "learner"
     EVALUATION = "evaluation"
+    ENV_SERVER = "env-server"  # it does not connect to NATS
     NATS = "nats"  # the job's server
+
+    @property
+    def word(self) -> str:
+        """The role as a part of a reason: `EnvServer`."""
+        return self.title().replace("-", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

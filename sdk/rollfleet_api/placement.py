@@ -44,9 +44,9 @@ class SourceSpec(Model):
 
 
 class GpuSpec(Model):
-    """The GPUs of each worker."""
+    """The GPUs of each pod."""
 
-    count: int = Field(default=0, ge=0, le=1024, description="GPUs of each worker. 0: none, and it sees none.")
+    count: int = Field(default=0, ge=0, le=1024, description="GPUs of each pod. 0: none, and it sees none.")
     resource: ResourceName = Field(
         default="nvidia.com/gpu",
         description="The resource name of the GPUs, e.g. `nvidia.com/mig-1g.10gb` or `amd.com/gpu`.",
@@ -54,13 +54,13 @@ class GpuSpec(Model):
 
 
 class ResourcesSpec(Model):
-    """The resources of each worker."""
+    """The resources of each worker, or of each environment server."""
 
-    gpu: GpuSpec = Field(default=GpuSpec(), description="The GPUs of each worker.")
+    gpu: GpuSpec = Field(default=GpuSpec(), description="The GPUs of each pod.")
     requests: dict[str, Quantity] = Field(
-        default={}, description='Resources reserved for each worker, e.g. `{cpu: "4", memory: 8Gi}`.'
+        default={}, description='Resources reserved for each pod, e.g. `{cpu: "4", memory: 8Gi}`.'
     )
-    limits: dict[str, Quantity] = Field(default={}, description="The most resources that each worker may use.")
+    limits: dict[str, Quantity] = Field(default={}, description="The most resources that each pod may use.")
 
 
 class LearnerSpec(Model):
@@ -149,6 +149,10 @@ class EnvironmentFailuresSpec(Model):
         gt=0,
         le=86_400,
         description="The same for a reset, and for making the environment that replaces another.",
+    )
+    check_observations: bool = Field(
+        default=False,
+        description="Count an observation with NaN or infinity, or outside of its space, as a failure, too.",
     )
     max_share: float = Field(
         default=0.5,

@@ -20,6 +20,15 @@ MOST_TEXT: Final = 1024
 """The most kept characters of each message of a pod: thousands of pods are in memory."""
 
 
+_PROCESSES: Final = {
+    Role.WORKER: "worker {}",
+    Role.LEARNER: "learner",
+    Role.EVALUATION: "evaluation worker {}",
+    Role.ENV_SERVER: "environment server {}",
+    Role.NATS: "NATS",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
     """The failed end of a pod: by the exit `code` of its container, or, without one, by the `reason` of its node."""
@@ -37,7 +46,7 @@ class Pod:
     Attributes:
         run: UID of its Kubernetes Job; empty: it has none, as the NATS server.
         role: The role of its process.
-        index: The index among the workers, or among the evaluation workers; 0 for a learner.
+        index: The index among the pods of its role; 0 for a learner.
         phase: Its phase in Kubernetes, such as `Pending`.
         container: The name of the role's own container. It alone decides: templates and webhooks add others.
         running: Whether its container runs.
@@ -102,12 +111,8 @@ class Pod:
 
     @property
     def process(self) -> str:
-        """The process in words: `worker 3`, `evaluation worker 0`, `learner`, `NATS`."""
-        if self.role is Role.NATS:
-            return "NATS"
-        if self.role is Role.LEARNER:
-            return str(Role.LEARNER)
-        return f"{'evaluation ' * (self.role is Role.EVALUATION)}worker {self.index}"
+        """The process in words: `worker 3`, `evaluation worker 0`, `environment server 7`, `learner`, `NATS`."""
+        return _PROCESSES[self.role].format(self.index)
 
     @property
     def state(self) -> str:

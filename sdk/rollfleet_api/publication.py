@@ -3,6 +3,7 @@
 import json
 from typing import Final
 
+from rollfleet_api.env_servers import EnvServersSpec
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.metadata import Metadata
 from rollfleet_api.placement import NatsSpec
@@ -24,7 +25,9 @@ def published(job: CollectorJob, *, counts: bool = False) -> CollectorJob:
     """
     known = {"name", "namespace", "uid", "generation"}
     metadata = Metadata.model_validate(job.metadata.model_dump(include=known), by_name=True)
-    spec = job.spec.model_copy(update={"template": {}, "learner": None, "nats": NatsSpec()})
+    servers = job.spec.env.servers and EnvServersSpec(replicas=job.spec.env.servers.replicas)
+    env = job.spec.env.model_copy(update={"servers": servers})
+    spec = job.spec.model_copy(update={"env": env, "template": {}, "learner": None, "nats": NatsSpec()})
     status = job.status if counts else None
     if status:
         status = CollectorJobStatus(
@@ -32,6 +35,7 @@ def published(job: CollectorJob, *, counts: bool = False) -> CollectorJob:
             published_version=status.published_version,
             batches=BatchesStatus(delivered=status.batches.delivered),
             next_incarnation=status.next_incarnation,
+            env_version=status.env_version,
         )
     return job.model_copy(update={"metadata": metadata, "spec": spec, "status": status})
 

@@ -69,6 +69,13 @@ class WorkersStatus(StatusModel):
     ready: int = Field(default=0, ge=0, description="Number of workers that run and send heartbeats.")
 
 
+class EnvServersStatus(StatusModel):
+    """The job's environment servers."""
+
+    desired: int = Field(default=0, ge=0, description="Number of servers that should run.")
+    ready: int = Field(default=0, ge=0, description="Number of servers that accept connections.")
+
+
 class BatchesStatus(StatusModel):
     """Counts of batches."""
 
@@ -77,7 +84,7 @@ class BatchesStatus(StatusModel):
 
 
 class WaitsStatus(StatusModel):
-    """Time spent waiting. It alone is written every 30 seconds at most."""
+    """Time spent waiting. It, and `bottleneck`, alone are written every 30 seconds at most."""
 
     learner_seconds: int = Field(
         default=0, ge=0, description="Seconds that the learner's loop has waited for data, since the learner connected."
@@ -90,6 +97,18 @@ class WaitsStatus(StatusModel):
     workers_for_weights_seconds: int = Field(
         default=0, ge=0, description="Seconds that the workers have waited for newer weights."
     )
+    workers_for_environments_seconds: int = Field(
+        default=0, ge=0, description="Seconds that the workers' environments have taken. 0: unknown, as with TorchRL's."
+    )
+
+
+class EpisodeStatistic(StatusModel):
+    """A number of the last 100 episodes that have it, rounded to four digits."""
+
+    mean: float = Field(description="Its mean.")
+    min: float = Field(description="Its smallest value.")
+    max: float = Field(description="Its greatest value.")
+    count: int = Field(ge=0, description="Number of these episodes.")
 
 
 class EvaluationStatus(StatusModel):
@@ -113,6 +132,7 @@ class CollectorJobStatus(StatusModel):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     workers: WorkersStatus = Field(default=WorkersStatus(), description="The job's workers.")
+    servers: EnvServersStatus | None = Field(default=None, description="The servers of `env.servers`, of all workers.")
     selector: str | None = Field(default=None, description="The label selector of the workers' pods, for autoscalers.")
     gpus: int = Field(default=0, ge=0, description="GPUs in use by the running workers.")
     frames: int = Field(default=0, ge=0, description="Frames that the learner has taken.")
@@ -120,9 +140,10 @@ class CollectorJobStatus(StatusModel):
     mean_return: float | None = Field(
         default=None, description="Mean return of the last 100 episodes, rounded to four digits."
     )
-    episode_infos: dict[str, float] = Field(
+    episode_statistics: dict[str, EpisodeStatistic] = Field(
         default={},
-        description="Means of the numbers in the last infos of these episodes, by name, rounded to four digits.",
+        description="Numbers of the last episodes by name: `return`, `length` in frames, `last_version` (the version "
+        "that they ended on), and the numbers in their last infos.",
     )
     episodes: int = Field(default=0, ge=0, description="Episodes that have ended since the learner connected.")
     evaluation: EvaluationStatus | None = Field(
@@ -134,13 +155,24 @@ class CollectorJobStatus(StatusModel):
         description="Episodes that a failure of their environment ended since the learner connected, by the class of "
         "its error; see `spec.failure.environments`.",
     )
+    newest_failure: str | None = Field(
+        default=None, description="The newest of these failures, with its worker and its environment."
+    )
     lag: int = Field(default=0, ge=0, description="Versions between the newest one and that of the last batch.")
     waits: WaitsStatus = Field(default=WaitsStatus(), description="Time spent waiting.")
+    bottleneck: str = Field(
+        default="",
+        description="Who waited for whom over the last 30 seconds, which environment servers are slow, and what would "
+        "make the job faster. Empty: unknown.",
+    )
     published_version: int | None = Field(default=None, description="The newest version of the weights.")
     applied_version: int | None = Field(default=None, description="The oldest version that a worker still uses.")
     batches: BatchesStatus = Field(default=BatchesStatus(), description="Counts of batches.")
     next_incarnation: int = Field(
         default=0, ge=0, description="Greater than the number of each incarnation of a worker."
+    )
+    env_version: int = Field(
+        default=0, ge=0, description="The version of the environments' settings, `set_env`; 0: none was set."
     )
     restarts: int = Field(default=0, ge=0, description="Restarts of all workers.")
     ready_time: str | None = Field(default=None, description="Time when all workers were first ready (RFC 3339).")

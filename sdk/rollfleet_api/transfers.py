@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rollfleet_api.messages import Count, Counts, Index, message
+from rollfleet_api.messages import LONGEST_NAME, MOST_NUMBERS, Count, Counts, Index, Text, message
 
 Flags = tuple[tuple[str, bool], ...]
 """The `training` flags of modules by their paths in the policy. A module that is missing follows the one around it."""
@@ -26,6 +26,7 @@ class BatchMeta:
         frames: Number of frames.
         non_finite: Frames with NaN or infinity; see `non_finite` of `CollectSpec`.
         failed_episodes: Episodes that a failure of their environment ended, by the class of its error.
+        labels: The values of `episode_label` of `CollectSpec`, by the numbers that its episodes have.
     """
 
     session: Count
@@ -34,6 +35,7 @@ class BatchMeta:
     frames: Count
     non_finite: Count = 0
     failed_episodes: Counts = field(default_factory=dict)
+    labels: Annotated[tuple[Annotated[Text, Field(max_length=LONGEST_NAME)], ...], Field(max_length=MOST_NUMBERS)] = ()
 
 
 @message
@@ -73,7 +75,8 @@ class Receipt:
 
     Attributes:
         process: Random number of the process that it answers.
-        session: The learner's session: a worker that follows a later one ignores it.
+        session: The learner's session: a worker that follows a later one ignores it. 0: a rank that has not heard of
+            rank 0 yet.
         number: Its number, which the worker's offers name.
         incarnation: The number that the learner gives this process; None: it has one.
         taken: Numbers of batches that the worker need not keep any more.

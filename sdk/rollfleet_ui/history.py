@@ -5,12 +5,14 @@ from typing import Final
 
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.text import one_line
+from rollfleet_api.waits import Waits
 from rollfleet_ui.model import Happened, Moment
 from rollfleet_ui.series import Series
-from rollfleet_ui.waits import Waits
 
-INFO: Final = "info."
-"""The series of a number in episodes' last infos are this and its name."""
+_PARTS: Final = {"mean.": "mean", "min.": "min", "max.": "max"}
+"""The series of a number of episodes are each of these and its name, and what they have of its statistic."""
+_KNOWN: Final = frozenset({"mean.return", "min.last_version", "max.last_version"})
+"""Series that the page does not show: `meanReturn` is the first."""
 MAX_MOMENTS: Final = 300
 MAX_TEXT, MAX_DETAIL, MAX_DETAILS = 300, 4_000, 20_000
 """The most characters of a moment's text, of its detail, and of all details; the newest ones stay."""
@@ -62,7 +64,7 @@ class JobHistory:
         """
         values: dict[str, float | None] = {"workersReady": ready, "framesPerSecond": frames_per_second}
         if shares := self._waits.look(now_s, learner, workers):
-            values |= zip(("learnerWait", "workersWaitLearner", "workersWaitWeights"), shares, strict=True)
+            values |= zip(("learnerWait", "workersWaitLearner", "workersWaitWeights"), shares, strict=False)
         if learner:
             values |= {
                 "frames": learner.frames,
@@ -71,14 +73,17 @@ class JobHistory:
                 "version": learner.version,
                 "lag": learner.lag,
             }
-            values |= {f"{INFO}{name}": mean for name, mean in learner.episode_infos.items()}
+            for prefix, part in _PARTS.items():
+                for name, each in learner.episode_statistics.items():
+                    if f"{prefix}{name}" not in _KNOWN:
+                        values[f"{prefix}{name}"] = getattr(each, part)
         self.series.add(now_s, values)
         self._note_learner(now_s, learner)
         self._note_workers(now_s, workers, problems or {})
         self._learner, self._workers = learner, dict(workers)
 
     def bottleneck(self) -> str:
-        """Return who waits for whom in one sentence; empty: unknown."""
+        """Return who waits for whom; empty: unknown."""
         return self._waits.bottleneck()
 
     def _note_learner(self, now_s: float, learner: LearnerStatus | None) -> None:

@@ -68,7 +68,7 @@ class JobPage(View):
 
     Attributes:
         row: Its row in the list.
-        bottleneck: Who waits for whom, in one sentence; empty: unknown.
+        bottleneck: Who waits for whom, as an operator's status or else this record says it; empty: unknown.
         status: The status of the CollectorJob.
         spec: The spec as applied, with defaults, as YAML.
         defaulted: The paths in it that have their defaults, such as `weights.interval`.

@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Mapping
 from typing import Final
 
-from rollfleet_api.messages import MOST_NUMBERS
+from rollfleet_api.messages import MOST_STATISTICS
 from rollfleet_ui.model import SERIES, History
 
 MAX_POINTS: Final = 720
@@ -56,7 +56,7 @@ class Series:
         else:
             self._times[-1] = time_s
         for name in values.keys() - self._values.keys():
-            if len(self._values) < len(SERIES) + MOST_NUMBERS:
+            if len(self._values) < len(SERIES) + 3 * MOST_STATISTICS:
                 self._values[name] = array("f", [math.nan] * (len(self) - is_new))
         for name, kept in self._values.items():
             given = values.get(name)

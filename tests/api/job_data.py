@@ -18,7 +18,11 @@ ONE_ENV = "write either `id` (a registered environment, e.g. `CartPole-v1`) or `
 ONE_POLICY = "write exactly one of `entrypoint: my_pkg.policy:make`, `mlp: {}` and `random: {}`"
 CALLABLE = "expected `module:callable`, e.g. `my_pkg.envs:make`"
 RULES = [
-    ({"workers": 0}, "spec.workers: must be at least 1, got 0"),
+    (
+        {"workers": 0},
+        "spec.workers: must be at least 1; 0 is for a job with `env.servers` and a program that steps the environments",
+    ),
+    ({"workers": -1}, "spec.workers: must be at least 0, got -1"),
     ({"workers": "two"}, 'spec.workers: expected a whole number, got "two"'),
     ({"workers": "8"}, 'spec.workers: expected a whole number, got "8"; write 8 without quotes'),
     ({"workers": True}, "spec.workers: expected a whole number, got true"),
@@ -57,6 +61,16 @@ RULES = [
         "spec.env.wrappers: wrappers wrap single environments, which `vectorization: Native` does not have; "
         "remove `wrappers`, or write `vectorization: Sync` or `Async`",
     ),
+    (
+        {"env": ENV | {"numEnvs": 2, "servers": {"replicas": 2}}},
+        "spec.env.servers: servers hold single environments of Gymnasium, in place of processes; write "
+        "`vectorization: Async`, and remove `backend` and `processes`",
+    ),
+    (
+        {"env": ENV | {"vectorization": "Async", "servers": {"replicas": 2}}},
+        "spec.env.servers.replicas: must not exceed `numEnvs`: each server needs an environment",
+    ),
+    ({"env": ENV | {"servers": {}}}, "spec.env.servers.replicas: missing; write e.g. `replicas: 4`"),
     (
         {"env": ENV | {"wrappers": [{"entrypoint": "a:b"}, {}]}},
         "spec.env.wrappers[1].entrypoint: missing; write e.g. `entrypoint: gymnasium.wrappers:ClipAction`",

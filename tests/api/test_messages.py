@@ -51,6 +51,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.floats(allow_nan=False, allow_infinity=False)
     if origin is Annotated and get_origin(parts[0]) is dict:
         return st.dictionaries(st.text("ab.", max_size=9), values(get_args(parts[0])[1]), max_size=3)
+    if origin is Annotated and get_origin(parts[0]) is tuple:
+        return st.lists(st.text("ab.", max_size=9), max_size=3).map(tuple)
     if origin is Annotated and parts[0] in (int, float):
         low, high = parts[1].metadata
         return st.integers(low.ge, high.le) if parts[0] is int else st.floats(low.ge, high.le)

@@ -76,10 +76,10 @@ def test_other_kinds_are_refused_without_errors_of_fields(data: object, expected
 
 
 def test_errors_are_value_errors_that_name_their_origin() -> None:
-    with pytest.raises(ValueError, match=r"^the API server: spec\.workers: must be") as caught:
-        parse_job(job_data(workers=0), origin="the API server")
+    with pytest.raises(ValueError, match=r"^the API server: spec\.weights\.interval: must be") as caught:
+        parse_job(job_data(weights={"interval": -1}), origin="the API server")
     assert isinstance(caught.value, JobErrors)
-    assert caught.value.problems == (Problem("spec.workers", "must be at least 1, got 0", "the API server"),)
+    assert caught.value.problems == (Problem("spec.weights.interval", "must be at least 0, got -1", "the API server"),)
 
 
 TEXT = """\

@@ -16,7 +16,10 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # as programs that save and leave
     with rollfleet.connect(policy=policy) as collector:
         print(f"connected at version {collector.version} and {collector.frames} frames", flush=True)
+        collector.set_env({"low": -0.01, "high": 0.01})  # of CartPole's first states
         for batch in collector:
+            settings = batch["collector", "env_version"][batch["collector", "traj_ids"] >= 0]
+            assert settings.all(), "each environment has them, also those of pods that came later"
             print(f"{collector.frames} frames, {batch.batch_size[0]} environments", flush=True)
             time.sleep(PAUSE_S)
     print("done", flush=True)

@@ -30,13 +30,14 @@ class Release:
     Attributes:
         namespace: Where.
         worker_image: What runs jobs.
+        env_server_image: What holds environments, without torch.
     """
 
     def __init__(self, chart: Path) -> None:
         self._chart = str(chart)
         self.namespace = "rollfleet-e2e"  # one at a time: there is one definition of CollectorJobs
         images, tag = os.environ["IMAGES"], os.environ["TAG"]
-        self.worker_image = f"{images}-worker:{tag}"
+        self.worker_image, self.env_server_image = f"{images}-worker:{tag}", f"{images}-env-server:{tag}"
         pull = "IfNotPresent" if images == "rollfleet" else "Always"  # what was loaded into nodes is in no registry
         self._values = {
             "operator": {"image": {"repository": f"{images}-operator", "tag": tag, "pullPolicy": pull}},

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
 import yaml
 from tests.api.job_data import job_data
@@ -15,7 +17,7 @@ from tests.notebooks import shown_by
 from tests.running import running
 from tests.waiting import wait_until
 
-from rollfleet import Cluster, Jobs
+from rollfleet import Cluster, Jobs, make_vec
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -82,6 +84,19 @@ def test_the_notebook_trains_on_the_cluster_and_explains_its_job(
     assert "2 of 2 workers are ready" in shown
     assert " 10,240 frames  mean return" in shown
     assert re.search(r"^Complete \d+$", shown, re.MULTILINE), shown
+    wait_until(lambda: not Jobs().list(), timeout_s=60)
+
+
+def test_a_vector_steps_environments_in_pods_and_leaves_nothing(lab: Lab, as_user: Path) -> None:
+    place = Cluster(namespace=lab.namespace)
+    envs = make_vec("CartPole-v1", num_envs=4, workers=2, cluster=place)
+    here = gymnasium.make_vec("CartPole-v1", 4, vectorization_mode="sync")
+    np.testing.assert_equal(envs.reset(seed=0)[0], here.reset(seed=0)[0])
+    for _ in range(30):
+        np.testing.assert_equal(envs.step([0, 1, 0, 1])[:4], here.step(np.array([0, 1, 0, 1]))[:4])
+    assert lab.logs("env-server").count(": 2 environments") == 2
+    envs.close()
+    here.close()
     wait_until(lambda: not Jobs().list(), timeout_s=60)
 
 

@@ -12,7 +12,7 @@ from tests.pages import blocks_of, shell
 def test_the_learner_of_the_page_is_tracked_resumes_and_plays(repository: Path, tmp_path: Path) -> None:
     page = repository / "docs/training.md"
     (tmp_path / "job.yaml").write_text(blocks_of(page, "yaml")[0])
-    (learner, _), (commands,) = (
+    (learner, *_), (commands,) = (
         blocks_of(repository / "docs/training.md", "python"),
         blocks_of(repository / "docs/training.md", "bash"),
     )
@@ -31,7 +31,11 @@ def test_the_learner_of_the_page_is_tracked_resumes_and_plays(repository: Path, 
     assert (tmp_path / "play.gif").read_bytes().startswith(b"GIF89a")
 
 
-def test_the_evaluations_of_the_page_are_printed(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, evaluated = blocks_of(repository / "docs/training.md", "python")
+def test_the_evaluations_and_the_curriculum_of_the_page_run(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, evaluated, curriculum = blocks_of(repository / "docs/training.md", "python")
     exec(evaluated, {})  # the repository's own page
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["2", "4"]
+    exec(curriculum, {})
+    assert 1 < int(capsys.readouterr().out) < 5

@@ -12,12 +12,15 @@ from typing import Any
 
 from tests.api.job_data import job_data
 from tests.faults.proxy import Proxy
+from tests.sdk.envs.hosts import Host, write_certificate
 from tests.shared_nats import SUBJECTS, TENANT, TENANTS_JOB, SharedNats
 
+from rollfleet_api import env_servers
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
 
+CERTIFICATE = "environments.pem"
 RECOVERS_WITHIN_S = 120.0
 SPEC: dict[str, Any] = {
     "workers": 2,
@@ -40,6 +43,7 @@ class Fleet:
         workers: The worker processes by index.
         learner: The learner process.
         killed: Ids of worker processes that were killed, or replaced while they lived.
+        env_server: The environments of all workers, if the spec has `env.servers`.
     """
 
     def __init__(self, folder: Path, *, max_payload: int = 1 << 20, **spec: Any) -> None:
@@ -53,6 +57,10 @@ class Fleet:
         self.workers: dict[int, ForkServerProcess] = {}
         self.learner: ForkServerProcess | None = None
         self.killed: set[int] = set()
+        self.env_server: Host | None = None
+        if self.job.spec.env.servers:
+            write_certificate(folder / CERTIFICATE)
+            self.start_env_server()
         self._all: list[ForkServerProcess] = []
 
     # --- processes ---
@@ -65,10 +73,21 @@ class Fleet:
         self.wait_for(lambda: len(self.events("handed over")) >= 3, "the first batches", RECOVERS_WITHIN_S)
 
     def start_worker(self, index: int) -> None:
-        self.workers[index] = self._start("work", Role.WORKER, index)
+        variables = {}
+        if self.env_server:
+            variables = {
+                env_servers.SERVERS: self.env_server.address,
+                env_servers.CERTIFICATE: str(self._folder / CERTIFICATE),
+            }
+        self.workers[index] = self._start("work", Role.WORKER, index, variables=variables)
 
     def start_learner(self) -> None:
         self.learner = self._start("learn", Role.LEARNER)
+
+    def start_env_server(self) -> None:
+        """Start the environment server, again at its port."""
+        port = self.env_server.port if self.env_server else 0
+        self.env_server = Host(self._folder / CERTIFICATE, port, path=Path(__file__).parent / "programs")
 
     def start_namesake(self) -> ForkServerProcess:
         """Start the learner of a job of the same name that was deleted: it has the credentials."""
@@ -102,6 +121,8 @@ class Fleet:
             process.close()
         for proxy in self.proxies.values():
             proxy.close()
+        if self.env_server:
+            self.env_server.close()
         self._nats.stop()
 
     # --- the processes' logs ---
@@ -140,17 +161,17 @@ class Fleet:
             assert not crashed, f"{crashed} crashed\n{self.words()}"
             time.sleep(0.02)
 
-    def _start(self, program: str, role: Role, *arguments: object) -> ForkServerProcess:
+    def _start(self, program: str, role: Role, *arguments: object, **more: object) -> ForkServerProcess:
         url = self._nats.url(role, self.proxies[role].host_port)
         name = "-".join(map(str, (program, *arguments)))
-        return self._process(name, program, url, SUBJECTS.key, *arguments)
+        return self._process(name, program, url, SUBJECTS.key, *arguments, **more)
 
     def _process(
-        self, name: str, program: str, url: str, job: str | CollectorJob, *arguments: object
+        self, name: str, program: str, url: str, job: str | CollectorJob, *arguments: object, **more: object
     ) -> ForkServerProcess:
         target = getattr(import_module("recorded"), program)
         log = str(self._folder / f"{name}.log")
-        process = self._context.Process(target=target, args=(log, url, job, *arguments), daemon=True)
+        process = self._context.Process(target=target, args=(log, url, job, *arguments), kwargs=more, daemon=True)
         process.start()
         self._all.append(process)
         return process

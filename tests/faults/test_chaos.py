@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
+import psutil
 import pytest
 from tests.faults.fleet import Fleet
 from tests.faults.record import check, missing
@@ -22,6 +23,8 @@ StartFleet = Callable[..., Fleet]
 QUICK = "0-4"
 FAULTS = (
     "kill worker",
+    "kill environment",
+    "kill env-server",
     "kill learner",
     "replace learner",
     "replace worker",
@@ -67,12 +70,17 @@ class Schedule:
 def schedule(seed: int) -> Schedule:
     chance = random.Random(seed)
     sync, workers = chance.random() < 0.4, chance.randint(2, 3)
+    where: dict[str, Any] = chance.choice(
+        [{}, {"vectorization": "Async"}, {"vectorization": "Async", "servers": {"replicas": 1}}]
+    )
+    shorter = 4 if where else 1  # a step of another process waits for a core
     spec = {
         "workers": workers,
         "mode": "Sync" if sync else "Async",
-        "env": {"entrypoint": "traced_env:TracedEnv", "numEnvs": 2},
+        "env": {"entrypoint": "traced_env:TracedEnv", "numEnvs": 2} | where,
+        "failure": {"environments": {"maxShare": 1.0}},
         "policy": chance.choice([{"random": {}}, {"mlp": {"hidden": [32]}}]),
-        "collect": {"framesPerBatch": chance.choice([16, 64, 256]) * (workers if sync else 1)},
+        "collect": {"framesPerBatch": chance.choice([16, 64, 256]) // shorter * (workers if sync else 1)},
         "delivery": {"maxBatchesAhead": chance.randint(1, 3)},
         "weights": {"interval": 0, "maxLag": 1_000_000},
     }
@@ -135,6 +143,15 @@ class Breaking:
             if name not in self._down:
                 self._replace(name, fault)  # while the other one lives
             return
+        if whom == "environment":
+            self._kill_environment(f"worker {fault.worker}")
+            return
+        if whom == "env-server":
+            if fleet.env_server and whom not in self._down:
+                self._down.add(whom)
+                fleet.env_server.close()
+                self._later(fault, lambda: self._bring_back(whom, fault))
+            return
         if verb in ("kill", "terminate", "stop") or verb == "clock":
             name = f"worker {fault.worker}" if "worker" in whom else whom.rpartition(" ")[2]
             if name in self._down:
@@ -172,6 +189,15 @@ class Breaking:
             self._lose(name)
             self._fleet.start_worker(fault.worker)
 
+    def _kill_environment(self, name: str) -> None:
+        """Kill the process of an environment, if it has one, of a worker that has begun to collect."""
+        pid = self._process(name).pid
+        if name not in self._down and any(each["pid"] == pid for each in self._fleet.events("collected")):
+            server = self._fleet.env_server
+            parent = server.pid if server and "env-server" not in self._down else pid
+            for child in psutil.Process(parent).children()[:1]:
+                child.kill()
+
     def _end(self, attacker: ForkServerProcess, fault: Fault) -> None:
         if any(each["pid"] == attacker.pid for each in self._fleet.events("attacked")):
             attacker.kill()
@@ -189,6 +215,8 @@ class Breaking:
             self._fleet.start_nats()
         elif name == "learner":
             self._fleet.start_learner()
+        elif name == "env-server":
+            self._fleet.start_env_server()
         else:
             self._fleet.start_worker(int(name.split()[1]))
 

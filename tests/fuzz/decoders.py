@@ -162,6 +162,7 @@ def _fragment(observations: dict[Key, torch.Tensor]) -> bytes:
         ("steps", "collector", "traj_ids"): torch.zeros(1, 2, dtype=torch.int64),
         ("episodes", "returns"): torch.ones(1, dtype=torch.float64),
         ("episodes", "lengths"): torch.ones(1, dtype=torch.int64),
+        ("episodes", "versions"): torch.ones(1, 2, dtype=torch.int64),
     }
     meta = pack(BatchMeta(session=1, round=0, version=1, frames=2))
     return b"".join(encode(meta, observations | others).parts)

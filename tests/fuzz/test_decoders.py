@@ -23,7 +23,7 @@ OF_STEPS = [("observation",), ("action",), ("other",), REWARD, TERMINATED, TRUNC
 PARTS = [
     *(("steps", *key) for key in [*OF_STEPS, STEP_COUNT, IS_INIT]),
     *((part, "observation") for part in ("final", "folded images", "folded begins", "folded form")),
-    *(("episodes", name) for name in ("returns", "lengths")),
+    *(("episodes", name) for name in ("returns", "lengths", "versions")),
 ]
 OBSERVED = {(part, "observation") for part in ("steps", "final", "folded images")}
 shapes = st.sampled_from([(1, 2), (1, 2, 1), (1, 1), (1, 2, 3, 2), (3, 3)]) | st.lists(st.integers(0, 3), max_size=4)

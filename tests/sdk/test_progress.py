@@ -68,11 +68,12 @@ def test_a_resumed_learner_keeps_the_rows_of_before_its_checkpoint_and_has_each_
     assert [path.name for path in tmp_path.iterdir()] == ["curve.csv"]
 
 
-def test_a_column_missing_in_the_first_row_is_refused(tmp_path: Path) -> None:
+def test_a_number_that_comes_later_is_a_new_column(tmp_path: Path) -> None:
     with LearningCurve(tmp_path, title="a") as curve:
         curve.add(frames=1, mean_return=0.0)
-        with pytest.raises(ValueError, match="loss"):
-            curve.add(frames=2, mean_return=0.0, loss=1.0)
+        curve.add(frames=2, mean_return=0.0, success=1.0)
+        curve.add(frames=3, mean_return=0.0)
+    assert [(row["frames"], row["success"]) for row in rows(tmp_path)] == [("1", ""), ("2", "1.0"), ("3", "")]
 
 
 @pytest.mark.parametrize("returns", [[], [None], [None, None]], ids=str)

@@ -28,6 +28,7 @@ def test_the_public_names_are_these() -> None:
         "exploring",
         "make_env",
         "make_policy",
+        "make_vec",
         "record",
         "split_trajectories",
         "track",

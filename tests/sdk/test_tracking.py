@@ -68,9 +68,12 @@ def test_tensorboard_gets_the_numbers_of_collector_and_learner(tmp_path: Path) -
     events.Reload()
     assert [(each.step, each.value) for each in events.Scalars("loss")] == [(128, 1.0), (256, 2.0), (384, 3.0)]
     assert events.Scalars("collector/mean_return")[-1].value == pytest.approx(mean_return)
+    extremes = [events.Scalars(f"episode_{end}/return")[-1].value for end in ("min", "max")]
+    assert extremes == [min(collector.episode_returns), max(collector.episode_returns)]
     assert events.Scalars("collector/mean_length")[-1].value == pytest.approx(mean_return)  # 1 for each frame
     assert all(each.value > 0 for each in events.Scalars("collector/frames_per_s"))
     assert events.Scalars("collector/waited_s")[0].value > 0
+    assert 0 < events.Scalars("collector/waited_for_environments_s")[0].value < 60
     rest = {"version", "lag", "waited_for_space_s", "waited_for_weights_s"}
     assert {f"collector/{name}" for name in rest} <= set(events.Tags()["scalars"])
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollfleet.cli.watch import JobWatch
+from rollfleet.cluster.description import statistics_table
 from rollfleet_api.messages import LearnerStatus, WorkerState
 
 REFRESH_S = 0.25
@@ -131,7 +132,8 @@ def _table(watch: JobWatch, problems: list[str]) -> Group:
             _number(status.mean_return),
             str(status.incarnation + 1),
         )
-    return Group(head, table, *(Text(problem, style="red") for problem in problems))
+    said = [statistics_table(learner.episode_statistics)] if learner.episode_statistics else []
+    return Group(head, table, *said, *(Text(problem, style="red") for problem in problems))
 
 
 def _evaluation(learner: LearnerStatus) -> str:

@@ -1,5 +1,6 @@
 """The checks behind `rollfleet doctor`: the parts that Rollfleet needs, here and on the cluster, with advice."""
 
+import os
 import platform
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ from typing import Any
 from rollfleet.cluster.jobs import Jobs
 from rollfleet.errors import ClusterError, NatsServerMissing
 from rollfleet.nats.embedded_server import find_nats_server
+from rollfleet.system.cpus import available_cpus
+from rollfleet_api.crowding import crowding
 from rollfleet_api.kubernetes_names import OPERATORS
 
 
@@ -41,6 +44,7 @@ def findings(connect: Callable[[], Jobs]) -> Iterator[Finding]:
     """Check this machine and, if a kubeconfig names one, the cluster."""
     yield _python()
     yield Finding("rollfleet", Verdict.OK, version("rollfleet"))
+    yield _cpus()
     yield from _torch()
     yield _nats_server()
     try:
@@ -58,6 +62,12 @@ def _python() -> Finding:
     if platform.system() == "Windows":
         return Finding("Python", Verdict.WRONG, found, "run Rollfleet inside WSL2")
     return Finding("Python", Verdict.OK, found)
+
+
+def _cpus() -> Finding:
+    cpus, load = available_cpus(), os.getloadavg()[0]
+    advice = "more runs here than they can do: use fewer `workers` or `env.processes`" if load > cpus + 1 else ""
+    return Finding("CPUs", Verdict.OK, f"{cpus}, load {load:.1f}", advice)
 
 
 def _torch() -> Iterator[Finding]:
@@ -94,8 +104,11 @@ def _nats_server() -> Finding:
 
 def _cluster(jobs: Jobs) -> Iterator[Finding]:
     try:
-        jobs.list()
+        seen = jobs.list()
         yield Finding("access", Verdict.OK, f"you may list CollectorJobs in {jobs.api.namespace}")
+        for job in seen:
+            if crowded := crowding(job.spec):
+                yield Finding("job", Verdict.OK, f"{job.key}: {crowded}")
     except ClusterError as error:
         yield Finding("access", Verdict.WRONG, str(error))
     try:

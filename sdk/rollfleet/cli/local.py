@@ -19,6 +19,7 @@ from rollfleet.cli.error_lines import EXIT_FAILURE
 from rollfleet.cli.publication import COMPLETE_GRACE_S, finish, published
 from rollfleet.cli.run_processes import RunProcesses
 from rollfleet.cli.watch import JobWatch
+from rollfleet.errors import JobInvalid
 from rollfleet.nats.embedded_server import NatsServer, start_nats_server
 from rollfleet.system.child_processes import spawn
 from rollfleet.system.cpus import available_cpus
@@ -71,9 +72,13 @@ async def run(local: LocalRun) -> int:
         0: the learner succeeded. 1: the learner failed, or a worker gave up.
 
     Raises:
-        RollfleetError: NATS could not be started or reached.
+        RollfleetError: NATS could not be started or reached, or the job has no workers.
         asyncio.CancelledError: The run was cancelled; everything is stopped.
     """
+    if not local.job.spec.workers:
+        raise JobInvalid(
+            f"{local.job.key} has no workers; `rollfleet.make_vec(..., workers=2)` steps environments here"
+        )
     if local.nats_url is not None:
         return await _run_on(local, None)
     with tempfile.TemporaryDirectory(prefix="rollfleet-", ignore_cleanup_errors=True) as store:

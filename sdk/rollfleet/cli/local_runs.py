@@ -8,6 +8,7 @@ import yaml
 
 from rollfleet.cluster.description import Description
 from rollfleet.errors import RollfleetError
+from rollfleet.system.cpus import available_cpus
 from rollfleet_api.times import format_time
 from rollfleet_api.views import EventView, JobView
 from rollfleet_ui.saved_runs import SavedJob, SavedRuns
@@ -22,7 +23,7 @@ def runs_in(name: str) -> list[SavedJob]:
 def view(run: SavedJob) -> JobView:
     """Return a run as a cluster would show it."""
     row, page = run.row, run.page()
-    status = page.status
+    status = page.status.model_copy(update={"bottleneck": page.bottleneck})
     if run.is_cut:
         status = status.model_copy(
             update={"phase": None, "last_error": row.diagnosis.message, "frames_per_second": 0.0}
@@ -45,7 +46,14 @@ def described(run: SavedJob) -> Description:
         for moment in run.timeline()
     ]
     now = datetime.now(UTC)
-    return Description(job=view(run), pods=run.pods(), events=tuple(events), time=now, known=run.row.diagnosis)
+    return Description(
+        job=view(run),
+        pods=run.pods(),
+        events=tuple(events),
+        time=now,
+        known=run.row.diagnosis,
+        machine_cpus=available_cpus(),
+    )
 
 
 def log_of(run: SavedJob, *, worker: int | None, learner: bool, tail: int | None) -> Iterator[str]:

@@ -15,6 +15,7 @@ from rollfleet.cli import cluster_commands
 from rollfleet.cli.error_lines import OneLineErrors
 from rollfleet.cli.play import play
 from rollfleet_api.address import THREADS
+from rollfleet_api.env_servers import CERTIFICATE, PORT
 
 if TYPE_CHECKING:
     from rollfleet_api.job import CollectorJob
@@ -193,6 +194,32 @@ def worker(
     from rollfleet.cli.worker_program import main
 
     raise typer.Exit(main(address, number, evaluation=evaluation, threads=threads, timeout_s=timeout))
+
+
+@app.command()
+def env_server(
+    certificate: Annotated[
+        Path,
+        typer.Option(
+            envvar=CERTIFICATE,
+            help="PEM file with a private key and a certificate for the name `environments`. Vectors need it, too: who "
+            "has it runs programs here.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = PORT,
+    idle_timeout: Annotated[
+        float, typer.Option(min=0, help="End after this many seconds without a vector. 0: never.")
+    ] = 0.0,
+) -> None:
+    """Hold environments for `rollfleet.make_vec(..., servers=[...])` on other hosts, until Ctrl-C."""
+    from rollfleet.system.process_setup import exit_on_sigterm
+
+    exit_on_sigterm()
+    from rollfleet.envs.host import host
+
+    host(port, certificate, idle_timeout_s=idle_timeout)
 
 
 @app.command()

@@ -15,6 +15,7 @@ from rollfleet.cluster.description import (
     lag,
     mean_return,
     newest_pods,
+    statistics_table,
     version,
     workers_table,
 )
@@ -65,7 +66,10 @@ def overview(
     if pods is None:
         return jobs_table(jobs)
     missing = sum(job.status.workers.desired for job in jobs) - len({pod.worker for pod in pods} - {None})
-    rest = [Text(f"{missing} workers have no pod")] if missing > 0 else []
+    rest: list[RenderableType] = [Text(f"{missing} workers have no pod")] if missing > 0 else []
+    for job in jobs:
+        if found := job.status.episode_statistics:
+            rest += [Text(), statistics_table(found)]
     return Group(jobs_table(jobs), Text(), workers_table(newest_pods(pods), pods, now), *rest)
 
 

@@ -16,8 +16,6 @@ from functools import partial
 from logging import CRITICAL, ERROR
 from types import FrameType
 
-import torch
-
 from rollfleet.errors import (
     ConnectionFailed,
     JobEnded,
@@ -28,7 +26,7 @@ from rollfleet.errors import (
 from rollfleet.nats.job_source import read_job
 from rollfleet.nats.link import Link
 from rollfleet.nats.worker_transport import NatsWorkerTransport
-from rollfleet.system.cpus import available_cpus
+from rollfleet.system.cpus import available_cpus, limit_threads
 from rollfleet.system.process_setup import silence_warnings
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.evaluation import EvaluationWorker
@@ -93,7 +91,7 @@ def main(address: Address, index: int, *, evaluation: bool, threads: int, timeou
             known = f"{kind}s 0 to {count - 1}" if count else f"no {kind}"
             log.error("%s %d: job %s has %s", kind, index, job.key, known)
             return EXIT_PERMANENT
-        torch.set_num_threads(threads or available_cpus())
+        limit_threads(threads or available_cpus())
         return _work(link, job, index, evaluation, sigterm)
     except (ConnectionFailed, JobNotFound, JobEnded, Timeout) as error:
         log.error("%s", error)

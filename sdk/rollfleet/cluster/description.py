@@ -2,7 +2,7 @@
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -11,9 +11,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rollfleet_api.crowding import crowding
 from rollfleet_api.diagnosis import Diagnosis, diagnose, stale
+from rollfleet_api.messages import Statistic
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
+from rollfleet_api.status import EpisodeStatistic
 from rollfleet_api.text import one_line
 from rollfleet_api.views import EventView, JobView, age
 
@@ -36,6 +39,7 @@ class Description:
         events: Events about the job and its pods, the newest last.
         time: When they were read, for ages.
         known: The diagnosis of a run of this machine, which was saved with it; None: of a cluster's job.
+        machine_cpus: The CPUs of this machine, for a run on it; None: of a cluster's job.
     """
 
     job: JobView
@@ -43,6 +47,7 @@ class Description:
     events: tuple[EventView, ...]
     time: datetime
     known: Diagnosis | None = None
+    machine_cpus: int | None = None
 
     @property
     def diagnosis(self) -> Diagnosis:
@@ -59,7 +64,10 @@ class Description:
     def __rich__(self) -> Group:
         """Return the same for a terminal."""
         job, now = self.job, self.time
-        parts: list[RenderableType] = [*_reason(job, self.diagnosis), Text(), _counters(job, self.pods, now)]
+        parts: list[RenderableType] = [*_reason(job, self.diagnosis), Text()]
+        parts.append(_counters(job, self.pods, now, crowding(job.spec, self.machine_cpus)))
+        if job.status.episode_statistics:
+            parts += [Text(), statistics_table(job.status.episode_statistics)]
         not_running = [pod for pod in newest_pods(self.pods) if pod.state not in ("Running", "Succeeded")]
         if not_running:
             title = Text("Pods that are not running", style="bold")
@@ -93,12 +101,23 @@ def workers_table(shown: Sequence[Pod], pods: Iterable[Pod], now: datetime) -> T
     return table
 
 
+def statistics_table(found: Mapping[str, EpisodeStatistic | Statistic]) -> Table:
+    """Build a table of the numbers of a job's last episodes."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("last 100 episodes")
+    for column in ("mean", "min", "max", "count"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, each in found.items():
+        table.add_row(Text(one_line(name)), f"{each.mean:.4g}", f"{each.min:.4g}", f"{each.max:.4g}", str(each.count))
+    return table
+
+
 def newest_pods(pods: Iterable[Pod]) -> list[Pod]:
-    """Return the newest pod of each worker, by index, then of each evaluation worker, then of the learner."""
+    """Return the newest pod of each worker, by index, then of each other process, then of the learner."""
     newest: dict[str, Pod] = {}
     for pod in sorted(pods, key=lambda pod: pod.created_s):
         newest[pod.process] = pod
-    return sorted(newest.values(), key=lambda pod: (pod.worker is None, pod.role is Role.LEARNER, pod.index))
+    return sorted(newest.values(), key=lambda pod: (pod.worker is None, pod.role is Role.LEARNER, pod.role, pod.index))
 
 
 def amount_of_frames(job: JobView) -> str:
@@ -138,24 +157,32 @@ def _reason(job: JobView, found: Diagnosis) -> Iterator[Text]:
     yield from (Text(one_line(line)) for line in (found.message, found.advice, stale(job)) if line)
 
 
-def _counters(job: JobView, pods: Iterable[Pod], now: datetime) -> Table:
+def _counters(job: JobView, pods: Iterable[Pod], now: datetime, crowded: str) -> Table:
     status, waits = job.status, job.status.waits
     servers = [f"{pod.state} on {pod.node or 'no node'}" for pod in newest_pods(pods) if pod.role is Role.NATS]
+    failed = ", ".join(f"{n:,} by {error}" for error, n in status.failed_episodes.items())
     table = Table.grid(padding=(0, 3))
     rows = {
         "Mode": job.spec.mode,
         "Workers": f"{status.workers.ready} of {status.workers.desired} ready, {status.restarts} restarts",
+        "Servers": f"{status.servers.ready} of {status.servers.desired} ready" if status.servers else "",
+        "CPUs": crowded,
         "GPUs": str(status.gpus),
         "Frames": f"{amount_of_frames(job)}, {status.frames_per_second:,.0f}/s",
         "Return": f"{mean_return(job)}, {status.episodes:,} episodes",
-        "Infos": one_line(", ".join(f"{name} {mean:g}" for name, mean in status.episode_infos.items())),
         "Evaluation": evaluation(job),
         "Version": f"{version(job)}, lag {lag(job)}",
+        "Settings": f"version {status.env_version:,} of the environments' settings" if status.env_version else "",
         "Batches": f"{status.batches.delivered:,} delivered, {status.batches.dropped:,} dropped",
-        "Failed episodes": one_line(", ".join(f"{n:,} by {error}" for error, n in status.failed_episodes.items())),
+        "Failed episodes": one_line(failed),
+        "Newest failure": f"{one_line(newest)}; the worker's log has the traceback of the first one"
+        if (newest := status.newest_failure)
+        else "",
         "NaN, infinity": f"{status.non_finite:,} frames and versions" if status.non_finite else "",
         "Waits": f"learner {age(waits.learner_seconds)} for data; workers {age(waits.workers_for_learner_seconds)} "
-        f"for the learner, {age(waits.workers_for_weights_seconds)} for weights",
+        f"for the learner, {age(waits.workers_for_weights_seconds)} for weights, "
+        f"{age(waits.workers_for_environments_seconds)} for environments",
+        "Bottleneck": one_line(status.bottleneck),
         "NATS": "".join(servers),
         "Learner": _LEARNER_RESTARTS if job.spec.learner is not None else "",
         "Last error": one_line(status.last_error or ""),

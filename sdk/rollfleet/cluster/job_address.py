@@ -68,11 +68,11 @@ class JobAddress:
         self._tunnel: Tunnel | None = None
         self._deleted: Callable[[], object] = lambda: None
         self._closed = threading.Event()
-        secret = self._wait_for_secret(timeout_s)
+        secret = wait_for_secret(api, namespace, job, timeout_s, look)
         self._folder = Path(tempfile.mkdtemp(prefix="rollfleet-"))
         try:
             self._write(secret)
-            url, public_url = (_file(secret, name).decode().strip() for name in (URL_FILE, PUBLIC_URL_FILE))
+            url, public_url = (file_of(secret, name).decode().strip() for name in (URL_FILE, PUBLIC_URL_FILE))
             self.address = self._address(url, public_url, timeout_s)
         except BaseException:
             self.close()
@@ -90,29 +90,13 @@ class JobAddress:
             self._tunnel.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _wait_for_secret(self, timeout_s: float) -> Mapping[str, Any]:
-        name, until = credentials_secret(self._job, Role.LEARNER), time.monotonic() + timeout_s
-        while (secret := self._api.get("Secret", self._namespace, name)) is None:
-            if self._api.get(KIND, self._namespace, self._job) is None:
-                raise JobNotFound(f"the cluster has no job {self._namespace}/{self._job}; submit it, or check its name")
-            self._look()
-            if time.monotonic() >= until:
-                raise ClusterError(
-                    f"the operator has not created Secret {self._namespace}/{name} within {timeout_s:g} s; see what "
-                    f"it reports with `rollfleet.Jobs().describe({self._job!r})`",
-                    0,
-                    "NotReady",
-                )
-            time.sleep(_LOOK_S)
-        return secret
-
     def _address(self, url: str, public_url: str, timeout_s: float) -> Address:
         credentials, ca, spec = (path if (path := self._folder / name).exists() else None for name in _FILES)
         address = Address(url=url, job=f"{self._namespace}/{self._job}", credentials=credentials, ca=ca, spec=spec)
         first = urlsplit(url.split(",")[0])
-        if public_url and _answers(public_url):  # the certificate has the name inside
+        if public_url and answers(public_url):  # the certificate has the name inside
             return replace(address, url=public_url, server_name=first.hostname)
-        if _answers(url):
+        if answers(url):
             return address
         host = f"{nats_server(self._job)}.{self._namespace}.svc"
         if first.hostname != host:
@@ -137,7 +121,7 @@ class JobAddress:
 
     def _write(self, secret: Mapping[str, Any]) -> None:
         for name in _FILES:
-            data, file = _file(secret, name), self._folder / name
+            data, file = file_of(secret, name), self._folder / name
             if data and not (file.exists() and file.read_bytes() == data):
                 new = file.with_suffix(".new")
                 new.touch(mode=0o600)
@@ -159,11 +143,32 @@ class JobAddress:
                 self._write(secret or {})
 
 
-def _file(secret: Mapping[str, Any], name: str) -> bytes:
+def wait_for_secret(
+    api: ClusterApi, namespace: str, job: str, timeout_s: float, look: Callable[[], object]
+) -> Mapping[str, Any]:
+    """Return the learner's Secret, which the operator creates. Arguments and errors: see `JobAddress`."""
+    name, until = credentials_secret(job, Role.LEARNER), time.monotonic() + timeout_s
+    while (secret := api.get("Secret", namespace, name)) is None:
+        if api.get(KIND, namespace, job) is None:
+            raise JobNotFound(f"the cluster has no job {namespace}/{job}; submit it, or check its name")
+        look()
+        if time.monotonic() >= until:
+            raise ClusterError(
+                f"the operator has not created Secret {namespace}/{name} within {timeout_s:g} s; see what "
+                f"it reports with `rollfleet.Jobs().describe({job!r})`",
+                0,
+                "NotReady",
+            )
+        time.sleep(_LOOK_S)
+    return secret
+
+
+def file_of(secret: Mapping[str, Any], name: str) -> bytes:
+    """Return the content of a Secret's file; empty: it has none of this name."""
     return base64.b64decode((secret.get("data") or {}).get(name, ""))
 
 
-def _answers(urls: str) -> bool:
+def answers(urls: str) -> bool:
     """Return whether a server accepts connections from this machine; commas separate several."""
     for parts in map(urlsplit, urls.split(",")):
         with suppress(OSError):

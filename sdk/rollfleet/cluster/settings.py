@@ -12,6 +12,9 @@ from rollfleet_api.fields import Quantity
 from rollfleet_api.metadata import JobName, Namespace
 from rollfleet_api.placement import Image, ResourceName
 
+_TTL_S: Final = 300
+"""The time for which the job of a program that was killed remains, after its end."""
+
 _TYPES: Final[dict[str, Any]] = {
     "namespace": Namespace,
     "name": JobName,
@@ -30,8 +33,9 @@ _TYPES: Final[dict[str, Any]] = {
 class Cluster:
     """Workers as pods of a Kubernetes cluster: `rollfleet.Collector(..., workers=32, cluster=Cluster(...))`.
 
-    The collector submits a CollectorJob, waits for its workers, and deletes it at the end. It acts with the rights of
-    the kubeconfig's user: the chart's ClusterRole `rollfleet-user` has those that it needs.
+    The collector submits a CollectorJob, waits for its workers, and deletes it at the end; `rollfleet.make_vec` does so
+    with environment servers, which are then the workers below. Both act with the rights of the kubeconfig's user: the
+    chart's ClusterRole `rollfleet-user` has those that they need.
 
     Example:
         >>> import rollfleet
@@ -101,8 +105,10 @@ class Cluster:
             resources["limits"] = {"memory": str(self.memory)}
         if self.gpu:
             resources["gpu"] = {"count": self.gpu, "resource": self.gpu_resource}
-        image = {"image": self.image} if self.image else {}
-        return {"resources": resources, "template": dict(self.template), "nats": dict(self.nats), **image}
+        spec = {"resources": resources, "template": dict(self.template), "nats": dict(self.nats)}
+        spec["failure"] = {"learnerTimeoutSeconds": self.learner_timeout_s} if self.learner_timeout_s else {}
+        kept = {} if self.keep else {"ttlSecondsAfterFinished": _TTL_S}
+        return spec | kept | ({"image": self.image} if self.image else {})
 
 
 def _message(error: ValidationError, value: object) -> str:

@@ -137,7 +137,7 @@ class Sources:
             return
         items = [{"key": _key(path), "path": path} for path in self.files]
         volume = {"name": "source", "configMap": {"name": name, "items": items}}
-        for owner in filter(None, (spec, spec.get("learner"))):
+        for owner in filter(None, (spec, spec.get("learner"), spec.get("env", {}).get("servers"))):
             template = owner.get("template") or {}
             pod = template.get("spec") or {}
             owner["template"] = template | {"spec": pod | {"volumes": [volume, *(pod.get("volumes") or [])]}}

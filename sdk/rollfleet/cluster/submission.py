@@ -16,6 +16,7 @@ from rollfleet.cluster.sources import Sources
 from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound
 from rollfleet_api.diagnosis import UNSEEN, Diagnosis, diagnose
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.permissions import Role
 from rollfleet_api.status import ConditionType
 
 log = logging.getLogger(__name__)
@@ -96,6 +97,9 @@ class Submission:
         if found.reason != self._problem:
             self._problem, self._problem_s = found.reason, now_s
         counted = f"{view.status.workers.ready} of {self.job.spec.workers} workers are ready"
+        if not self.job.spec.workers:
+            ready = view.status.servers.ready if view.status.servers else 0
+            counted = f"{ready} of {self.job.spec.size(Role.ENV_SERVER)} environment servers are ready"
         if view.status.held(ConditionType.READY):
             self._show(counted, last=True)
             return True
@@ -139,7 +143,7 @@ class Submission:
             log.warning("%s is left on the cluster: %s; delete it later: `rollfleet delete`", self.job.key, error)
 
     def _not_started(self, found: Diagnosis) -> ClusterError:
-        return ClusterError(f"the workers of {self.job.key} do not start: {found}", 0, found.reason or "NotReady")
+        return ClusterError(f"the pods of {self.job.key} do not start: {found}", 0, found.reason or "NotReady")
 
     def _show(self, text: str, *, last: bool = False) -> None:
         if not self._cluster.progress:

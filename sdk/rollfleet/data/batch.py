@@ -33,6 +33,7 @@ TRAJECTORY: Key = ("collector", "traj_ids")
 VERSION: Key = ("collector", "policy_version")
 MASK: Key = ("collector", "mask")
 FAILED: Key = ("collector", "failed")
+ENV_VERSION: Key = ("collector", "env_version")
 STEP_COUNT: Key = ("step_count",)
 IS_INIT: Key = ("is_init",)
 
@@ -57,17 +58,24 @@ OPTIONAL: Layout = {
     STEP_COUNT: (torch.int64, (1,)),
     IS_INIT: (torch.bool, (1,)),
     FAILED: (torch.bool, ()),
+    ENV_VERSION: (torch.int64, ()),
 }
 
 Episodes: TypeAlias = dict[str, Tensor]
-"""What is said of the episodes that ended in a fragment, [m] each, in order of their end: `EPISODES`, and more.
+"""What is said of the episodes that ended in a fragment, [m, ...] each, in order of their end: `EPISODES`, and more.
 
 Other names are `EPISODE_INFO` and that of a number in the last infos: float64, NaN of an episode without it.
 """
 
-EPISODES = {"returns": torch.float64, "lengths": torch.int64}
-"""Sums of rewards, and frames of the environment."""
+EPISODES: Mapping[str, tuple[torch.dtype, tuple[int, ...]]] = {
+    "returns": (torch.float64, ()),
+    "lengths": (torch.int64, ()),
+    "versions": (torch.int64, (2,)),
+}
+"""Sums of rewards, frames of the environment, and the versions of the policy in an episode's first and last frame."""
 EPISODE_INFO = "info."
+EPISODE_LABEL = "label"
+"""The position of an episode's label in `Fragment.labels`: float64 [m], NaN of an episode without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +90,8 @@ class Fragment:
             next.truncated bool [envs, T, 1], collector.traj_ids int64 [envs, T]. If frames can come from several
             versions: collector.policy_version int64 [envs, T]. If rows differ in length: collector.mask bool [envs, T];
             False marks padding, which is zero, under the trajectory id -1. On request: step_count int64 and is_init
-            bool [envs, T, 1], (next, info, ...) float64 [envs, T, ...], collector.failed bool [envs, T].
+            bool [envs, T, 1], (next, info, ...) float64 [envs, T, ...], collector.failed bool [envs, T]. Once
+            environments have settings: collector.env_version int64 [envs, T].
         final: [n, ...] for each leaf of the observation and of the hidden state: the true next values of frames that
             ended an episode or are the last of their row, in row-major (env, t) order.
         episodes: The episodes that ended in this fragment.
@@ -91,6 +100,8 @@ class Fragment:
             above. With it, `steps` holds all keys, also those under `next`, except those that `final` rebuilds.
         non_finite: Frames with NaN or infinity; 0 once it was sent: its `BatchMeta` has the number.
         failed_episodes: Episodes that a failure of their environment ended, by the class of its error; likewise.
+        newest_failure: What the newest of these was; empty: there was none.
+        labels: The values of `episode_label` so far; likewise.
     """
 
     steps: dict[Key, Tensor]
@@ -100,6 +111,8 @@ class Fragment:
     structure: Structure | None = None
     non_finite: int = 0
     failed_episodes: Mapping[str, int] = field(default_factory=dict)
+    newest_failure: str = ""
+    labels: tuple[str, ...] = ()
 
     @property
     def frames(self) -> int:
@@ -180,8 +193,9 @@ def _row_ends(done: Flags, mask: Flags | None) -> Flags:
 
 
 def is_episode_info(key: Key) -> bool:
-    """Whether a key in `Episodes` is that of a number in the last infos: its name fits into a heartbeat."""
-    return len(key) == 1 and key[0].startswith(EPISODE_INFO) and len(key[0]) <= len(EPISODE_INFO) + LONGEST_NAME
+    """Whether a key in `Episodes` is that of the label, or of a number in the last infos that fits into a heartbeat."""
+    is_info = len(key) == 1 and key[0].startswith(EPISODE_INFO) and len(key[0]) <= len(EPISODE_INFO) + LONGEST_NAME
+    return is_info or key == (EPISODE_LABEL,)
 
 
 def _check_size(fragment: Fragment) -> None:
@@ -193,9 +207,12 @@ def _check_size(fragment: Fragment) -> None:
     ended = {name: (value.dtype, tuple(value.shape)) for name, value in fragment.episodes.items()}
     m = fragment.episodes["returns"].numel() if "returns" in ended else 0
     infos = [name for name in ended if is_episode_info((name,))]
-    expected = EPISODES | dict.fromkeys(infos, torch.float64)
-    if ended != {name: (dtype, (m,)) for name, dtype in expected.items()} or len(infos) > MOST_NUMBERS:
-        raise MessageCorrupt(f"numbers of episodes: {ended}; expected {EPISODES}, [m] each")
+    expected = {**EPISODES, **dict.fromkeys(infos, (torch.float64, ()))}
+    if (
+        ended != {name: (dtype, (m, *shape)) for name, (dtype, shape) in expected.items()}
+        or len(infos) > MOST_NUMBERS + 1
+    ):
+        raise MessageCorrupt(f"numbers of episodes: {ended}; expected {EPISODES}, [m, ...] each")
     if not 0 <= fragment.version < 1 << 63:
         raise MessageCorrupt(f"policy version {fragment.version} is out of range")
     trajectories = steps[TRAJECTORY]

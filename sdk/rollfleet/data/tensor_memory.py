@@ -46,6 +46,12 @@ def as_array(tensor: Tensor) -> Array:
     return array
 
 
+def as_tensor(array: Array, dtype: torch.dtype) -> Tensor:
+    """Return what `as_array` made of a tensor of this dtype as a tensor: of the array's memory if it is contiguous."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor.view(dtype) if dtype is torch.bfloat16 else tensor
+
+
 def as_arrays(tensors: Sequence[Tensor]) -> list[Array]:
     """Return `as_array` of each. Usual tensors take half the time, which counts at each step of a policy."""
     try:

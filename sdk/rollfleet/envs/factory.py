@@ -14,6 +14,7 @@ from rollfleet.arguments import shown
 from rollfleet.envs.env_pool import EnvPoolVectorEnv
 from rollfleet.envs.gymnasium_backend import VectorEnv, build_gymnasium
 from rollfleet.envs.serial import SerialVectorEnv
+from rollfleet.envs.settings import Settings
 from rollfleet.envs.spaces import supported
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.envs.tensor_env import TensorVectorEnv
@@ -21,7 +22,7 @@ from rollfleet.envs.torchrl_env import TorchRLEnv
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet_api.job import Backend, EnvSpec, Vectorization
 
-__all__ = ["VectorEnv", "check", "make_env", "make_one"]
+__all__ = ["VectorEnv", "check", "give", "make_env", "make_one", "slow_servers"]
 
 Build: TypeAlias = Callable[[EnvSpec, str, Callable[..., object] | None, Mapping[str, object]], VectorEnv]
 """Builds environments from a job's `env`, the name of their source for messages, a factory that replaces an entrypoint,
@@ -84,7 +85,9 @@ def make_one(spec: EnvSpec) -> VectorEnv:
     """Build one environment like those of a job, stepped in this process; the whole of an entrypoint's `VectorEnv`."""
     stepped = Vectorization.SYNC if spec.vectorization is Vectorization.ASYNC else spec.vectorization
     try:
-        return make_env(spec.model_copy(update={"num_envs": 1, "processes": 0, "vectorization": stepped}))
+        return make_env(
+            spec.model_copy(update={"num_envs": 1, "processes": 0, "servers": None, "vectorization": stepped})
+        )
     except EnvironmentInvalid:
         if spec.entrypoint is None or spec.num_envs == 1:
             raise
@@ -106,6 +109,23 @@ def check(env: VectorEnv, source: str) -> AutoresetMode:
             f"{source}: this vector environment does not declare how it resets; write "
             'metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP} (or SAME_STEP, DISABLED) in its class'
         ) from exc
+
+
+def give(env: VectorEnv | TorchRLEnv, settings: Settings) -> None:
+    """Give environments their settings: single ones at their next reset, a batch at once.
+
+    Raises:
+        EnvironmentInvalid: It is a batch, and does not take them.
+    """
+    if isinstance(env.unwrapped, SerialVectorEnv | ProcessVectorEnv):
+        env.unwrapped.settings = settings
+    else:
+        settings.give(env.base if isinstance(env, TorchRLEnv) else env.unwrapped)
+
+
+def slow_servers(env: VectorEnv | TorchRLEnv) -> str:
+    """Return which servers of environments answer many times slower than the others, in words; empty: none."""
+    return env.unwrapped.slow_servers if isinstance(env.unwrapped, ProcessVectorEnv) else ""
 
 
 def _source(spec: EnvSpec, factory: Callable[..., object] | None) -> str:

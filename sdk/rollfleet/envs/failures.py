@@ -13,6 +13,10 @@ ATTEMPTS: Final = 5
 """Failures of an environment in a row, before a first observation, after which it is not replaced."""
 
 
+class ObservationOutside(Exception):
+    """An observation has a number that is not finite, or outside of its space."""
+
+
 class Failure(NamedTuple):
     """One failure of an environment.
 

@@ -1,22 +1,23 @@
 """The backend `Gymnasium`: registered environments, and those of an entrypoint or a factory."""
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping
 from functools import partial
-from pickle import PicklingError
 from typing import Any, TypeAlias
 
 import gymnasium
 
+from rollfleet.envs.remote import RemoteServers
 from rollfleet.envs.serial import SerialVectorEnv
+from rollfleet.envs.server_process import Launch, ServerProcess
+from rollfleet.envs.single import Env, made, not_built, registered
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.envs.tensor_env import TensorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv, build_torchrl, is_torchrl
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid, JobInvalid
 from rollfleet.system.entrypoints import load
 from rollfleet_api.job import Backend, EnvSpec, Vectorization
-from rollfleet_api.wording import nearest
 
-Env: TypeAlias = gymnasium.Env[Any, Any]
 VectorEnv: TypeAlias = gymnasium.vector.VectorEnv[Any, Any, Any]
 
 
@@ -64,14 +65,14 @@ def _native(env_id: str, spec: EnvSpec, source: str) -> VectorEnv:
             raise EnvironmentInvalid(
                 f"{source} has no native vector form; write vectorization: Sync (or Async)"
             ) from exc
-        raise _failed(source, exc, spec) from exc
+        raise not_built(source, exc, spec.id, spec.kwargs) from exc
 
 
 def _vectorized(
     spec: EnvSpec, source: str, factory: Callable[..., object] | None, on_device: Mapping[str, object]
 ) -> VectorEnv:
     if spec.id is not None:
-        build: Callable[[], Env] = partial(gymnasium.make, spec.id, **{"disable_env_checker": True, **spec.kwargs})
+        build = registered(spec.id, spec.kwargs)
         first: Env | VectorEnv | None = None
     else:
         build, first = _from_factory(spec, source, factory or _loaded(spec.entrypoint or "", source))
@@ -84,30 +85,28 @@ def _vectorized(
     ]
     if on_device:
         wrappers.append((TensorEnv, on_device))
-    single = partial(_single, build, wrappers)
+    single = partial(made, build, wrappers)
     # An environment that is built already becomes the first one, or gives the spaces.
     here = single
     if isinstance(first, gymnasium.Env):
         given: Env = first
-        here = partial(_single, lambda: given, wrappers)
+        here = partial(made, lambda: given, wrappers)
     try:
         if spec.vectorization is Vectorization.ASYNC:
-            return ProcessVectorEnv([single] * spec.num_envs, spec.processes or spec.num_envs, sample=here)
+            launch, servers = _servers(spec)
+            return ProcessVectorEnv([single] * spec.num_envs, servers, sample=here, launch=launch)
         return SerialVectorEnv([here, *[single] * (spec.num_envs - 1)], again=single)
     except EnvironmentFailed:
         raise
     except Exception as exc:
-        raise _failed(source, exc, spec) from exc
+        raise not_built(source, exc, spec.id, spec.kwargs) from exc
 
 
-def _single(build: Callable[[], Env], wrappers: Sequence[tuple[Callable[..., object], Mapping[str, object]]]) -> Env:
-    env = build()
-    for wrapper, kwargs in wrappers:
-        wrapped = wrapper(env, **kwargs)
-        if not isinstance(wrapped, gymnasium.Env):
-            raise TypeError(f"wrapper {wrapper} returned a {type(wrapped).__name__}, not a gymnasium.Env")
-        env = wrapped
-    return env
+def _servers(spec: EnvSpec) -> tuple[Launch, int]:
+    """Return what starts the servers of a worker's environments, and their number; without pods they are processes."""
+    if spec.servers is None:
+        return ServerProcess, spec.processes or spec.num_envs
+    return RemoteServers.of_worker(os.environ, spec.servers.replicas) or ServerProcess, spec.servers.replicas
 
 
 def _from_factory(
@@ -123,7 +122,7 @@ def _from_factory(
     except JobInvalid:
         raise
     except Exception as exc:
-        raise _failed(source, exc, spec) from exc
+        raise not_built(source, exc, spec.id, spec.kwargs) from exc
     if is_torchrl(first):
         return build, first  # type: ignore[return-value]
     if spec.backend is Backend.TORCHRL:
@@ -165,20 +164,3 @@ def _loaded(entrypoint: str, source: str) -> Callable[..., object]:
         return load(entrypoint)
     except ValueError as exc:
         raise EnvironmentInvalid(f"{source}: {exc}") from exc
-
-
-def _failed(source: str, exc: Exception, spec: EnvSpec) -> EnvironmentInvalid:
-    if spec.id is not None and isinstance(exc, gymnasium.error.UnregisteredEnv):
-        near = nearest(spec.id, gymnasium.registry)
-        hint = f"did you mean {near!r}?" if near else "write 'module:Name-v0' to import the module that registers it"
-        return EnvironmentInvalid(f"{source}: {exc} ({hint})")
-    hint = "Check its keyword arguments and wrappers, and that its dependencies are installed on the worker"
-    if isinstance(exc, PicklingError):  # a worker's `__main__` is not the user's program
-        hint = "If it starts a process, put the function that runs there into a module that workers can import"
-    if isinstance(exc, OSError):
-        hint = "The system refuses it: compare `ulimit -n`, and whether /dev/shm is writable and large enough"
-    if "daemonic" in str(exc):  # multiprocessing's AssertionError
-        hint = "Make it in a process that is not daemonic (a pool's are), or write vectorization: Sync"
-    return EnvironmentInvalid(
-        f"{source} could not be built with kwargs {dict(spec.kwargs)}: {type(exc).__name__}: {exc}. {hint}"
-    )

@@ -8,13 +8,17 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-from rollfleet.envs.failures import ATTEMPTS, FAILURES, Failure, note, seed_again
-from rollfleet.envs.space_tree import Array, SpaceTree, array_dtype, array_shape, unheld
+from rollfleet.arguments import shown
+from rollfleet.envs.failures import ATTEMPTS, FAILURES, Failure, ObservationOutside, note, seed_again
+from rollfleet.envs.settings import Settings
+from rollfleet.envs.space_tree import Array, SpaceTree, array_dtype, array_shape, bounds, unheld
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid, JobInvalid
+from rollfleet_api.messages import LONGEST_NAME
 from rollfleet_api.placement import EnvironmentFailuresSpec
 
 Step: TypeAlias = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
+TEXT = "_text "
 _INTEGERS = (int, np.integer)
 _NUMBERS = (int, float, np.integer, np.floating)
 _SCALARS = (*_NUMBERS, np.bool_)
@@ -24,9 +28,10 @@ _FLAGS = frozenset((bool, np.bool_, np.ndarray))
 class SerialVectorEnv(SyncVectorEnv):
     """A `SyncVectorEnv` that does not reset by itself.
 
-    It drops the environments' infos, but for the numbers of an episode's last one: they are the vector's `final_info`,
-    in Gymnasium's form. It writes observations in place instead of stacking them, and a masked reset touches
-    only the environments that it resets. It owns all arrays that it returns; the next call changes them.
+    It drops the environments' infos, but for numbers and short texts of an episode's last one: they are the vector's
+    `final_info`, numbers in Gymnasium's form, texts under `TEXT` and their name. It writes observations in place
+    instead of stacking them, and a masked reset touches only the environments that it resets. It owns all arrays that
+    it returns; the next call changes them.
 
     Attributes:
         info_keys: Keys of infos that are kept, `outer.inner` for a value of a nested dict. The vector's info has them
@@ -35,11 +40,13 @@ class SerialVectorEnv(SyncVectorEnv):
         failures: With it, an environment that raises is replaced, and begins its next episode. The vector's infos say
             so, under `failures.FAILURES`, and its reward is no reward: `step_again` takes its next step. None: its
             exception is raised.
+        settings: What environments get with each reset; None: nothing.
     """
 
     def __init__(self, makers: Any, *, again: Callable[[], Any] | None = None) -> None:
         """Build the environments by calling each of `makers` once. `again` makes a later one; None: its maker."""
         self.failures: EnvironmentFailuresSpec | None = None
+        self.settings: Settings | None = None
         self._again: Sequence[Callable[[], Any]] = [again or maker for maker in makers]
         self._seeds: list[int | None] = [None] * len(makers)
         self._times = [0] * len(makers)  # that each was replaced since it was seeded
@@ -75,6 +82,7 @@ class SerialVectorEnv(SyncVectorEnv):
         observations, (rewards, terminations, truncations) = self._observations, self._outcomes
         shape, whole, taken, keys = self._shapes[0], self._whole[0], self._taken[0], self.info_keys
         infos: dict[str, Any] = {}
+        checks = self.failures is not None and self.failures.check_observations
         for i, env in enumerate(self.envs):
             try:
                 outcome = env.step(actions[i])
@@ -97,6 +105,9 @@ class SerialVectorEnv(SyncVectorEnv):
                 rewards[i], terminations[i], truncations[i] = reward, terminated, truncated
             except (AttributeError, TypeError, ValueError):
                 info = self._take(i, outcome)
+            if checks and (outside := self._outside(i)):
+                self._begin_again(i, outside, infos)
+                continue
             if keys:
                 self._keep(info, i, infos)
             if info and (terminated or truncated):
@@ -134,13 +145,16 @@ class SerialVectorEnv(SyncVectorEnv):
             self._step(i, self._acted.join([leaf[i] for leaf in leaves]), infos)
         return self._observations, self._rewards, self._terminations, self._truncations, infos
 
-    def _reset(self, i: int, seed: int | None, infos: dict[str, Any]) -> None:
-        first: Any = self.envs[i].reset(seed=seed)
+    def _reset(self, i: int, seed: int | None, infos: dict[str, Any], **options: Any) -> Mapping[str, Any]:
+        """Reset an environment, and write its observation. Returns its info."""
+        env, given = self.envs[i], self.settings
+        first: Any = env.reset(seed=seed, **options) if given is None else given.reset(env, i, seed)
         if not (isinstance(first, tuple | list) and len(first) == 2):
             raise self._old(i, "reset", "a pair (observation, info)", first)
         observation, info = first
         self._keep(info, i, infos)
         self._write(i, observation)
+        return info  # type: ignore[no-any-return]
 
     def _begin_again(self, i: int, error: Exception, infos: dict[str, Any]) -> None:
         """Replace an environment, and begin its next episode. Call it where its error is handled.
@@ -182,9 +196,21 @@ class SerialVectorEnv(SyncVectorEnv):
             self._begin_again(i, error, infos)
             return
         info = self._take(i, outcome)
+        if outside := self._outside(i):
+            self._begin_again(i, outside, infos)
+            return
         self._keep(info, i, infos)
         if info and (self._terminations[i] or self._truncations[i]):
             keep_numbers(info, i, infos.setdefault("final_info", {}), self.num_envs)
+
+    def _outside(self, i: int) -> ObservationOutside | None:
+        """Return the error of environment `i`'s observation, if it has one, and the job counts it as a failure."""
+        if self.failures is not None and self.failures.check_observations:
+            for rows, leaf in zip(self._rows, self._seen.leaves.values(), strict=True):
+                low, high = bounds(leaf)
+                if not (np.isfinite(rows[i]) & (low <= rows[i]) & (rows[i] <= high)).all():
+                    return ObservationOutside(f"the observation {shown(rows[i])} is not finite, or outside of {leaf}")
+        return None
 
     def _keep(self, info: Mapping[str, Any], i: int, infos: dict[str, Any]) -> None:
         """Put the wanted values of environment `i` into the vector's infos."""
@@ -260,7 +286,7 @@ class SerialVectorEnv(SyncVectorEnv):
 
 
 def keep_numbers(info: Mapping[str, Any], i: int, infos: dict[str, Any], num_envs: int) -> None:
-    """Put the numbers of environment `i`'s info into a vector's infos; those of a nested dict as `outer.inner`."""
+    """Put numbers and texts of environment `i`'s info into a vector's infos; of a nested dict as `outer.inner`."""
     for name, value in info.items():
         if isinstance(value, Mapping):
             keep_numbers({f"{name}.{inner}": each for inner, each in value.items()}, i, infos, num_envs)
@@ -268,6 +294,8 @@ def keep_numbers(info: Mapping[str, Any], i: int, infos: dict[str, Any], num_env
             if name not in infos:
                 infos[name], infos[f"_{name}"] = np.full(num_envs, np.nan), np.zeros(num_envs, np.bool_)
             infos[name][i], infos[f"_{name}"][i] = value, True
+        elif isinstance(value, str) and len(value) <= LONGEST_NAME:
+            infos.setdefault(f"{TEXT}{name}", np.full(num_envs, None))[i] = value
 
 
 def place_of(info: Mapping[str, Any], key: str) -> tuple[Mapping[str, Any], str]:

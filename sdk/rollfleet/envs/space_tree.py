@@ -19,6 +19,7 @@ Space: TypeAlias = gymnasium.Space[Any]
 Path: TypeAlias = tuple[str, ...]
 Array: TypeAlias = NDArray[Any]
 T = TypeVar("T")
+_LEAVES = "Box, Discrete, MultiDiscrete and MultiBinary are, alone or in Dict and Tuple"
 
 
 class SpaceTree:
@@ -45,7 +46,7 @@ class SpaceTree:
         try:
             return [value] if self.plain else list(_split(self.space, value))
         except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise EnvironmentInvalid(f"the observation {shown(value)} lacks parts of {self.space}: {error}") from None
+            raise EnvironmentInvalid(f"the value {shown(value)} lacks parts of {self.space}: {error}") from None
 
     def join(self, leaves: Sequence[T]) -> Any:
         """Return a value from its leaves: the inverse of `split`."""
@@ -86,6 +87,26 @@ def unheld(values: Array, dtype: np.dtype[Any]) -> list[Any]:
             wrong = values[values.astype(dtype) != values]
     first: list[Any] = wrong.flatten()[:1].tolist()
     return first
+
+
+def array_leaves(space: object, role: str, source: str) -> list[tuple[Path, ArraySpace]]:
+    """Return the leaves of a space by path; `source` names the environment in messages.
+
+    Raises:
+        EnvironmentInvalid: It is no space, has no leaf, or one of another kind.
+    """
+    if not isinstance(space, gymnasium.Space):
+        raise EnvironmentInvalid(f"{source}: {role} space {space!r} is not a gymnasium.Space")
+    leaves = list(leaves_of(space))
+    if not leaves:
+        raise EnvironmentInvalid(f"{source}: {role} space {space} is empty")
+    for path, leaf in leaves:
+        if not isinstance(leaf, ArraySpace):
+            where = f"{role} space {leaf}" + (f" at {list(path)}" if path else "")
+            raise EnvironmentInvalid(
+                f"{source}: {where} is not supported; {_LEAVES}. Write a wrapper that maps it to one of these"
+            )
+    return leaves
 
 
 def leaves_of(space: Space, path: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -2,16 +2,13 @@
 
 from typing import Literal
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium.spaces import Dict
 
 from rollfleet.data.batch import ACTION, OBSERVATION, RESERVED, Key
-from rollfleet.envs.space_tree import ArraySpace, Space, SpaceTree, array_dtype, array_shape, leaves_of
+from rollfleet.envs.space_tree import ArraySpace, Space, SpaceTree, array_dtype, array_leaves, array_shape
 from rollfleet.errors import EnvironmentInvalid
-
-_LEAVES = "Box, Discrete, MultiDiscrete and MultiBinary are, alone or in Dict and Tuple"
 
 
 def supported(space: object, role: Literal["observation", "action"], source: str) -> Space:
@@ -20,17 +17,8 @@ def supported(space: object, role: Literal["observation", "action"], source: str
     Raises:
         EnvironmentInvalid: A leaf is of another kind, or torch lacks its dtype, or a name in a Dict is reserved.
     """
-    if not isinstance(space, gymnasium.Space):
-        raise EnvironmentInvalid(f"{source}: {role} space {space!r} is not a gymnasium.Space")
-    leaves = list(leaves_of(space))
-    if not leaves:
-        raise EnvironmentInvalid(f"{source}: {role} space {space} is empty")
-    for path, leaf in leaves:
+    for path, leaf in array_leaves(space, role, source):
         where = f"{role} space {leaf}" + (f" at {list(path)}" if path else "")
-        if not isinstance(leaf, ArraySpace):
-            raise EnvironmentInvalid(
-                f"{source}: {where} is not supported; {_LEAVES}. Write a wrapper that maps it to one of these"
-            )
         try:
             torch.from_numpy(np.empty(0, array_dtype(leaf)))
         except (TypeError, ValueError) as exc:
@@ -39,7 +27,7 @@ def supported(space: object, role: Literal["observation", "action"], source: str
             raise EnvironmentInvalid(f"{source}: {where}: names in a Dict must be strings that are not empty")
         if role == "observation" and isinstance(space, Dict) and path[0] in RESERVED:
             raise EnvironmentInvalid(f"{source}: {where}: {path[0]!r} is reserved in a batch; rename it in a wrapper")
-    return space
+    return space  # type: ignore[return-value]
 
 
 def tensor_dtype(space: ArraySpace) -> torch.dtype:

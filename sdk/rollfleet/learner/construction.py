@@ -19,6 +19,7 @@ from rollfleet.arguments import as_json, for_each, shown
 from rollfleet.envs.factory import VectorEnv, make_env
 from rollfleet.envs.tensor_env import TensorVectorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv, is_torchrl
+from rollfleet.envs.vector import ServedVectorEnv
 from rollfleet.errors import JobInvalid, PolicyInvalid
 from rollfleet.learner.job_keywords import job_of
 from rollfleet.learner.keywords import PLACES
@@ -250,6 +251,8 @@ def _values(env: Any, policy: Any, options: Options) -> dict[str, Any]:
         values["weights_interval"] = 0  # its policies act with their own weights
     if (count := _envs_in(_first(env))) is not None and "num_envs" not in options.given:
         values["num_envs"] = count
+    if isinstance(_first(env), ServedVectorEnv) and "vectorization" not in options.given:
+        values["vectorization"] = Vectorization.ASYNC  # a step of a server may have a limit
     if values["frames_per_batch"] is None and values["trajs_per_batch"]:
         shares = values["workers"] if str(values["mode"]).lower() == "sync" else 1
         values["frames_per_batch"] = STEPS_AT_ONCE * shares * values["num_envs"]
@@ -305,7 +308,8 @@ def _check_envs(envs: Sequence[Any], job: CollectorJobSpec, *, inline: bool) -> 
                 raise JobInvalid("env: `evaluation` needs environments of its own; pass a function that makes them")
             if count != spec.num_envs:
                 raise JobInvalid(f"num_envs is {spec.num_envs}, but the {kind.split()[1]} has {count}")
-            if spec.vectorization is not Vectorization.SYNC or spec.processes:
+            stepped = Vectorization.ASYNC if isinstance(env, ServedVectorEnv) else Vectorization.SYNC
+            if spec.vectorization is not stepped or spec.processes:
                 raise JobInvalid(f"env: {kind} steps itself; remove `vectorization` and `env_processes`")
         elif not isinstance(env, str) and not callable(env):
             raise JobInvalid(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.run_state import RunState
 from rollfleet.transports.learner_side import Transport
+from rollfleet.wire.env_settings import NO_SETTINGS
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import Control, LearnerPhase
 
@@ -19,7 +20,7 @@ class Director:
         frames: Returns the frames of all ranks so far.
 
     Attributes:
-        run_state: Rounds and seeds.
+        run_state: Rounds, seeds and environments' settings.
         phase: The phase that workers are in.
         steps: T of the open round.
     """
@@ -35,6 +36,9 @@ class Director:
         self._sync = job.spec.mode is Mode.SYNC
         self._control: Control | None = None  # the last one sent
         self.run_state = RunState()
+        if transport.resumed.env_version:  # an earlier learner's settings end with it, unless they are restored
+            self.run_state.env_version = transport.resumed.env_version
+            self.run_state.set_env(NO_SETTINGS)
         self.phase = LearnerPhase.RUN
         self.steps = 0
 
@@ -65,6 +69,8 @@ class Director:
             interrupts=run_state.interrupts,
             origin=run_state.origin,
             steps=self.steps,
+            env_version=run_state.env_version,
+            env_settings=run_state.env_settings,
             own_weights=not self._weights.has_policy and not self.job.spec.weights.interval,
         )
 
@@ -72,6 +78,12 @@ class Director:
         """Do the same in mode Async. In mode Sync the next round sends it anyway."""
         if not self._sync:
             self.direct()
+
+    def close_round(self) -> None:
+        """Close the round: workers that collect for it stop. Nothing else changes before the next one."""
+        self.run_state.closed = self.run_state.round
+        with self._weights.lock:
+            self._send(replace(self._control or self._present(), closed=self.run_state.closed))
 
     def enter(self, phase: LearnerPhase) -> None:
         """Put the workers into this phase; on other ranks than 0, this process only.

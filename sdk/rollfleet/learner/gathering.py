@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Set
 
-from rollfleet.errors import JobInvalid, MessageCorrupt, NoWeights, Timeout, WorkerFailed
+from rollfleet.errors import JobInvalid, MessageCorrupt, NoWeights, WorkerFailed
 from rollfleet.learner.admission import Admission, Round
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.directing import Director
@@ -16,7 +16,6 @@ from rollfleet.transports.learner_side import Arrival, Transport
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState
 from rollfleet_api.ranks import ALONE
-from rollfleet_api.versions import count_of
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +106,7 @@ class Gatherer:
         """
         arrivals = self.under_way
         self._unacknowledged += arrivals
-        self._tally.add(arrivals, newest=self._weights.version)
+        self._tally.add(arrivals, newest=self._weights.version, time_s=time.time())
         self._handed_over = True
         if stored:
             self.under_way = []
@@ -173,24 +172,6 @@ class Gatherer:
         self._calls[method] = None
         self._called = {(worker, status.incarnation) for worker, status in self._transport.workers().items()}
 
-    def wait_for_version(self, version: int, timeout_s: float) -> None:
-        """Wait until every member that this version was sent to has applied it, or a newer one.
-
-        Raises:
-            Timeout: Workers are still behind, and the message names them; or this version was not sent.
-        """
-        until = time.monotonic() + timeout_s
-        while version > self._weights.version or self._behind(version):
-            if time.monotonic() >= until:
-                raise Timeout(
-                    f"workers {sorted(self._behind(version))} have not applied version {version} within {timeout_s:g} s"
-                    if version <= self._weights.version
-                    else f"version {version} was not sent within {timeout_s:g} s; the newest is {self._weights.version}"
-                )
-            self.check_workers()
-            with interruptible():
-                time.sleep(0.01)
-
     def stats(self) -> Stats:
         """Return counters since this learner connected."""
         statuses = self._transport.workers()
@@ -206,17 +187,14 @@ class Gatherer:
             corrupt=sum(self._transport.corrupt().values()),
             non_finite=self._tally.non_finite + self._weights.non_finite,
             failed_episodes=self._tally.failed_episodes,
+            episode_statistics=self._tally.statistics,
             waited_s=self._waited(),
             waited_for_space_s=sum(worker.waited_for_space_s for worker in workers),
             waited_for_weights_s=sum(worker.waited_for_weights_s for worker in workers),
+            waited_for_environments_s=sum(worker.waited_for_environments_s for worker in workers),
             completed=self._has_total_frames(),
             workers=dict(sorted(statuses.items())),
         )
-
-    def _behind(self, version: int) -> set[int]:
-        """Return the members that this version was sent to, and that have an older one."""
-        sent_to = {each for each in self._transport.members() if count_of(self._weights.target(each)) >= version}
-        return sent_to - {worker for worker, status in self._transport.workers().items() if status.version >= version}
 
     def _gather_round(self) -> list[Arrival]:
         director, run_state = self.director, self.director.run_state
@@ -224,8 +202,7 @@ class Gatherer:
         director.direct()
         while round_.missing or not round_.fragments:  # without members, others may join
             if round_.has_enough and run_state.closed < run_state.round:
-                run_state.closed = run_state.round
-                director.direct()
+                director.close_round()
             if (arrival := self._next()) is not None:
                 round_.add(arrival)
             elif director.phase is LearnerPhase.COMPLETE:  # by rank 0, or in another thread: workers leave
@@ -372,10 +349,11 @@ class Gatherer:
             batches=tally.batches,
             dropped=self._dropped(),
             mean_return=tally.mean_return,
-            episode_infos=tally.means,
+            episode_statistics=tally.statistics,
             lag=tally.lag,
             episodes=tally.episodes,
             non_finite=tally.non_finite + self._weights.non_finite,
             failed_episodes=dict(tally.failed_episodes),
+            env_version=self.director.run_state.env_version,
             waited_s=self._waited(),
         )

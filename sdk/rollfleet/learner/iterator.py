@@ -9,6 +9,7 @@ from torch.utils.data import IterableDataset
 
 from rollfleet.arguments import seconds, true_or_false, whole_number
 from rollfleet.errors import JobInvalid, RollfleetError
+from rollfleet.learner.applied import Applied
 from rollfleet.learner.background_fill import BackgroundFill, SampleRatio
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.counters import Counters
@@ -54,6 +55,7 @@ class BatchIterator(Counters, IterableDataset[Any]):
             transport, job, self._weights, self._tally, manual=options.values.get("acknowledge") == MANUAL
         )
         self._director, self._membership = self._gatherer.director, Membership(transport)
+        self._applied = Applied(transport, self._weights, self._gatherer)
         self._buffer = options["replay_buffer"]
         self._next_batch = NextBatch(self._weights, self._gatherer, job.spec.collect, options)
 
@@ -178,6 +180,12 @@ class BatchIterator(Counters, IterableDataset[Any]):
         self._calls.check()
         return self._weights.version
 
+    @property
+    def env_version(self) -> int:
+        """The newest version of `set_env`; 0: nothing was set."""
+        self._calls.check()
+        return self._director.run_state.env_version
+
     def versions(self) -> dict[int, int]:
         """Return the version that each present worker has applied, as its last heartbeat says, by worker; 0: none."""
         self._calls.check()
@@ -196,7 +204,7 @@ class BatchIterator(Counters, IterableDataset[Any]):
         with self._calls.acting():
             if self._calls.fill is None:
                 self._director.direct()
-            self._gatherer.wait_for_version(version, timeout_s)
+            self._applied.wait_for_weights(version, timeout_s)
 
     # --- control ---
 
@@ -318,6 +326,7 @@ class BatchIterator(Counters, IterableDataset[Any]):
             self._tally.load_state_dict(known)
             self._director.run_state.load_state_dict(known)
             self._weights.continue_from(known["version"])
+            self._director.direct_async()
 
     # --- the end ---
 

@@ -27,7 +27,8 @@ class Keyword:
     Attributes:
         field: The field of a job's spec that it sets, in the words of YAML; empty: only Python can express its value.
         mode: The mode that it has a meaning in; empty: both.
-        needs: "workers": it has no meaning in the learner's own process. "machine": nor in pods. Empty: it always has.
+        needs: "workers": it has no meaning in the learner's own process. "machine": nor in pods. "cluster": only in
+            pods. Empty: it always has.
         read: Checks a value, for a name in messages, and returns it in the type that the code takes. None: the job's
             model does, or who uses the value.
     """
@@ -60,7 +61,9 @@ KEYWORDS: Final = {name: Keyword(f"collect.{field.alias}") for name, field in Co
     "num_envs": Keyword("env.numEnvs"),
     "vectorization": Keyword("env.vectorization"),
     "backend": Keyword("env.backend"),
+    "settings_method": Keyword("env.settingsMethod"),
     "env_processes": Keyword("env.processes"),
+    "servers": Keyword("env.servers", needs="cluster"),
     "weights_interval": Keyword("weights.interval"),
     "max_lag": Keyword("weights.maxLag", mode="async"),
     "cat_results": Keyword("collect.catResults", mode="sync"),

@@ -1,13 +1,10 @@
 """Makes a CollectorJob for a cluster from the arguments of `rollfleet.Collector`, and runs it."""
 
-import re
-import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
 from inspect import Parameter, signature
 from typing import Any, Final
 
-import gymnasium
 import torch
 from pydantic.alias_generators import to_camel
 from torch import nn
@@ -16,6 +13,7 @@ from rollfleet.arguments import as_json
 from rollfleet.cluster.settings import Cluster
 from rollfleet.cluster.sources import Named, Sources
 from rollfleet.cluster.submission import Submission
+from rollfleet.envs.job_fields import env_fields, new_name
 from rollfleet.errors import JobInvalid, PolicyInvalid
 from rollfleet.learner.job_keywords import job_of
 from rollfleet.learner.options import Options
@@ -27,11 +25,7 @@ from rollfleet.schemes import WeightScheme
 from rollfleet.transports.hooks import HOOKS
 from rollfleet.transports.learner_side import Transport
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.metadata import MAX_NAME_LENGTH
 from rollfleet_api.validation import parse_job
-
-TTL_S: Final = 300
-"""The time for which the job of a program that was killed remains, after its end."""
 
 _ENTRYPOINTS: Final = "rollfleet.learner.worker_entrypoints"
 _SPACES: Final = ("observation_space", "action_space")
@@ -50,7 +44,7 @@ def on_cluster(values: Mapping[str, Any], env: Any, policy: Any, options: Option
         JobInvalid: Workers could not import a value, or there is no field for it. The message shows what to write.
     """
     sources, cluster = Sources(), options["cluster"]
-    spec = cluster.spec() | {"collect": {}, "failure": {}}
+    spec = cluster.spec() | {"collect": {}}
     spec["env"] = _env(env, options["env_kwargs"], values["workers"], sources)
     spec["policy"] = _policy(policy, options["policy_factory"], sources)
     for part in ("env", "policy"):
@@ -69,13 +63,9 @@ def on_cluster(values: Mapping[str, Any], env: Any, policy: Any, options: Option
             sources.keep(hook.partition(":")[0])
     if (scheme := options["weight_scheme"]) is not None:
         spec["weights"] = _scheme(scheme, sources)
-    if cluster.learner_timeout_s:
-        spec["failure"]["learnerTimeoutSeconds"] = cluster.learner_timeout_s
     if options["max_restarts_per_worker"] is not None:
         spec["failure"]["maxRestartsPerWorker"] = options["max_restarts_per_worker"]
-    if not cluster.keep:
-        spec["ttlSecondsAfterFinished"] = TTL_S
-    name = cluster.name or _new_name(env)
+    name = cluster.name or new_name(env)
     if sources.files:
         sources.write_into(spec, f"{name}-source")
     job = job_of(values, spec, {"name": name, "labels": dict(cluster.labels)})
@@ -113,42 +103,11 @@ def start_on_cluster(
 
 def _env(env: Any, env_kwargs: Any, workers: int, sources: Sources) -> dict[str, Any]:
     if not isinstance(env, list | tuple) and not isinstance(env_kwargs, list | tuple):
-        return _one_env(env, env_kwargs, sources)
+        return env_fields(env, env_kwargs, sources)
     envs = env if isinstance(env, list | tuple) else [env] * workers
     kwargs = env_kwargs if isinstance(env_kwargs, list | tuple) else [env_kwargs] * workers
-    entries = [_one_env(each, given, sources) for each, given in zip(envs, kwargs, strict=True)]
+    entries = [env_fields(each, given, sources) for each, given in zip(envs, kwargs, strict=True)]
     return {"entrypoint": f"{_ENTRYPOINTS}:env_of_worker", "kwargs": {"entries": entries}}
-
-
-def _one_env(env: Any, env_kwargs: Mapping[str, Any] | None, sources: Sources) -> dict[str, Any]:
-    if isinstance(env, str):
-        _check_registration(env)
-        if ":" in env:
-            sources.keep(env.partition(":")[0])
-        found: dict[str, Any] = {"id": env}
-        kwargs = dict(env_kwargs or {})
-    else:
-        named = sources.name(env, "env")
-        found, kwargs = {"entrypoint": named.entrypoint}, named.kwargs | dict(env_kwargs or {})
-    return found | ({"kwargs": as_json(kwargs, "env_kwargs")} if kwargs else {})
-
-
-def _check_registration(env_id: str) -> None:
-    """Check that workers know an id: those of installed packages, and of the module that it names."""
-    known = gymnasium.registry.get(env_id)
-    entry = known.entry_point if known else None
-    module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
-    sources = Sources()
-    if module == "__main__":
-        own = True
-    else:
-        sources.keep(module)
-        own = bool(sources.files)
-    if own:
-        raise JobInvalid(
-            f"env: {env_id!r} is registered by a module of yours, which workers do not import; write "
-            f"`env='my_module:{env_id}'` with the module that registers it, or pass its class as `env`"
-        )
 
 
 def _policy(policy: Any, factory: Any, sources: Sources) -> dict[str, Any]:
@@ -212,10 +171,3 @@ def _scheme(scheme: WeightScheme, sources: Sources) -> dict[str, Any]:
 def _written(named: Named) -> dict[str, Any]:
     kwargs = {"kwargs": as_json(named.kwargs, "policy_factory")} if named.kwargs else {}
     return {"entrypoint": named.entrypoint, **kwargs}
-
-
-def _new_name(env: Any) -> str:
-    first = env[0] if isinstance(env, list | tuple) else env
-    text = first if isinstance(first, str) else getattr(first, "__name__", "collector")
-    slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "collector"
-    return f"{slug[: MAX_NAME_LENGTH - 7].rstrip('-')}-{secrets.token_hex(3)}"

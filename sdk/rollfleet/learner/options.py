@@ -91,6 +91,8 @@ def check_place(options: Options) -> None:
         if mode == "async":
             raise JobInvalid("mode 'async' needs worker processes; write `workers=1` or more, or remove `mode`")
     for name, each in about.items():
+        if each.needs == "cluster" and options["cluster"] is None:
+            raise JobInvalid(f"`{name}` is about pods; pass `cluster`, or remove it")
         if each.needs == "machine" and options["cluster"] is not None:
             raise JobInvalid(f"`{name}` is about processes of this machine; remove it, or remove `cluster`")
         if each.mode and mode in ("sync", "async") and mode != each.mode:

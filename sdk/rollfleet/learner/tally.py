@@ -1,17 +1,25 @@
 """Counters of a learner: frames, batches, episodes."""
 
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import isfinite, isnan
-from typing import Any
+from typing import Any, Final
 
-from rollfleet.data.batch import EPISODE_INFO
+from rollfleet.learner.episode_table import COLUMNS, LABEL, Columns, EpisodeTable, episodes_of
 from rollfleet.transports.learner_side import Arrival
-from rollfleet_api.messages import MOST_NUMBERS
+from rollfleet_api.messages import MOST_NUMBERS, MOST_STATISTICS, Statistic
 from rollfleet_api.versions import count_of
 
-EPISODES = 100  # in `mean_return`
+log = logging.getLogger(__name__)
+
+EPISODES = 100  # in statistics
+OWN: Final = ("return", "length", "last_version")
+"""Numbers of episodes that no environment says."""
+MOST_OWN: Final = len(OWN) + MOST_NUMBERS
+UNCOUNTED: Final = frozenset((*COLUMNS, LABEL)) - frozenset(OWN)
+"""Columns of the table that have no statistics."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,9 +34,11 @@ class Tally:
         episodes: Episodes that ended in these batches.
         non_finite: Their frames with NaN or infinity.
         failed_episodes: Episodes that a failure of their environment ended, by the class of its error.
-        episode_returns: Returns of the last 100 episodes that ended in these batches.
-        episode_lengths: Lengths of the same episodes, in frames.
-        episode_infos: The last 100 values of each number in episodes' last infos, by name.
+        recent: The last 100 values of each number of these episodes, by name: the columns of `episodes_of` that are
+            `return`, `length`, `last_version`, and the numbers in last infos.
+        by_label: The same of the episodes with one label: `return/LABEL`, and the numbers in last infos.
+        warned: Whether a warning said that `by_label` has no room for more names.
+        table: The last 10,000 episodes, one by one.
     """
 
     frames: int = 0
@@ -38,18 +48,18 @@ class Tally:
     episodes: int = 0
     non_finite: int = 0
     failed_episodes: Mapping[str, int] = field(default_factory=dict)
-    episode_returns: deque[float] = field(default_factory=lambda: deque(maxlen=EPISODES))
-    episode_lengths: deque[int] = field(default_factory=lambda: deque(maxlen=EPISODES))
-    episode_infos: dict[str, deque[float]] = field(default_factory=dict)
+    recent: dict[str, deque[float]] = field(default_factory=dict)
+    by_label: dict[str, deque[float]] = field(default_factory=dict)
+    warned: bool = False
+    table: EpisodeTable = field(default_factory=EpisodeTable)
     _before: "Tally | None" = None  # the last batch
 
-    def add(self, arrivals: Sequence[Arrival], *, newest: int) -> None:
+    def add(self, arrivals: Sequence[Arrival], *, newest: int, time_s: float) -> None:
         """Count one batch of these arrivals. `newest` is the count of the newest version at that time."""
         self._before = replace(
             self,
-            episode_returns=self.episode_returns.copy(),
-            episode_lengths=self.episode_lengths.copy(),
-            episode_infos={name: numbers.copy() for name, numbers in self.episode_infos.items()},
+            recent={name: numbers.copy() for name, numbers in self.recent.items()},
+            by_label={name: numbers.copy() for name, numbers in self.by_label.items()},
             _before=None,
         )
         for arrival in arrivals:
@@ -59,54 +69,87 @@ class Tally:
             self.non_finite += arrival.meta.non_finite
             if failed := arrival.meta.failed_episodes:
                 self.failed_episodes = added(self.failed_episodes, failed)
-            self.episodes += len(arrival.episodes["returns"])
-            self.episode_returns.extend(arrival.episodes["returns"].tolist())
-            self.episode_lengths.extend(arrival.episodes["lengths"].tolist())
-            for name, numbers in arrival.episodes.items():
-                if name.startswith(EPISODE_INFO):
-                    self._add_info(name.removeprefix(EPISODE_INFO), numbers.tolist())
+            if ended := len(arrival.episodes["returns"]):
+                self.episodes += ended
+                episodes = episodes_of(arrival, time_s)
+                self.table.add(episodes)
+                for name in episodes:
+                    if name not in UNCOUNTED:
+                        self.recent = _noted(self.recent, MOST_OWN, name, episodes[name])
+                if LABEL in episodes:
+                    self._note_by_label(episodes)
         self.batches += 1
 
-    def _add_info(self, name: str, numbers: Sequence[float]) -> None:
-        known = self.episode_infos.get(name)
-        if known is None:
-            if len(self.episode_infos) >= MOST_NUMBERS:
-                return
-            known = deque(maxlen=EPISODES)
-            self.episode_infos = {**self.episode_infos, name: known}  # a copy: another thread may read it
-        known.extend(number for number in numbers if not isnan(number))
+    def _note_by_label(self, episodes: Columns) -> None:
+        labels = episodes[LABEL]
+        for name in ("return", *(name for name in episodes if name not in (*COLUMNS, LABEL))):
+            for label in dict.fromkeys(label for label in labels if isinstance(label, str)):
+                numbers = [number for number, each in zip(episodes[name], labels, strict=True) if each == label]
+                self.by_label = _noted(self.by_label, MOST_STATISTICS - MOST_OWN, f"{name}/{label}", numbers)
+                if f"{name}/{label}" not in self.by_label and not self.warned:
+                    self.warned = True
+                    log.warning(
+                        "%d statistics of labels are known; %r and others are not counted: name the numbers that count "
+                        "in `episode_metrics` (`collect.episodeMetrics` of a job)",
+                        *(len(self.by_label), f"{name}/{label}"),
+                    )
 
     def take_back(self) -> None:
         """Forget the last batch: it was lost on its way to the learner's loop."""
+        self.table.take_back(self.episodes - (self._before or self).episodes)
         for each in fields(self) if self._before else ():
             setattr(self, each.name, getattr(self._before, each.name))
 
     @property
     def mean_return(self) -> float | None:
         """Mean return of the last 100 episodes; None: no episode has ended."""
-        return sum(self.episode_returns) / len(self.episode_returns) if self.episode_returns else None
+        returns = self.values("return")
+        return sum(returns) / len(returns) if returns else None
+
+    def values(self, name: str) -> list[float]:
+        """Return the last 100 values of a number of episodes."""
+        return list(self.recent.get(name, ()))
 
     @property
-    def means(self) -> dict[str, float]:
-        """Means of `episode_infos`, as far as they are finite, by name."""
-        means = {name: sum(known) / len(known) for name, numbers in self.episode_infos.items() if (known := [*numbers])}
-        return {name: mean for name, mean in means.items() if isfinite(mean)}
+    def infos(self) -> dict[str, list[float]]:
+        """The last 100 values of each number in last infos, by name."""
+        return {name: list(numbers) for name, numbers in self.recent.items() if name not in OWN}
+
+    @property
+    def statistics(self) -> dict[str, Statistic]:
+        """What the last 100 values say of numbers of episodes, as far as it is finite, by name."""
+        every = {**self.recent, **self.by_label, **self.recent}  # a number's own name comes first, and counts
+        found = ((name, list(numbers)) for name, numbers in every.items())
+        return {
+            name: Statistic(mean=total / len(values), min=min(values), max=max(values), count=len(values))
+            for name, values in found
+            if values and isfinite(total := float(sum(values)))
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, for a run that continues elsewhere."""
         return {
             "frames": self.frames,
             "batches": self.batches,
-            "episode_returns": list(self.episode_returns),
-            "episode_lengths": list(self.episode_lengths),
+            "episode_returns": self.values("return"),
+            "episode_lengths": self.values("length"),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self.batches, self.frames = state["batches"], state["frames"]
-        for numbers, restored in ((self.episode_returns, "episode_returns"), (self.episode_lengths, "episode_lengths")):
-            numbers.clear()
-            numbers.extend(state[restored])
+        self.recent = {name: deque(state[f"episode_{name}s"], EPISODES) for name in ("return", "length")}
+        self.by_label = {}
+
+
+def _noted(known: dict[str, deque[float]], most: int, name: str, numbers: Sequence[float]) -> dict[str, deque[float]]:
+    """Return numbers by name with more values of one name, unless there are too many names. NaN: no value."""
+    if name not in known:
+        if len(known) >= most:
+            return known
+        known = {**known, name: deque(maxlen=EPISODES)}  # a copy: another thread may read it
+    known[name].extend(numbers if name in OWN else [number for number in numbers if not isnan(number)])
+    return known
 
 
 def added(known: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:

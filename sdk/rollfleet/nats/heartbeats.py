@@ -128,6 +128,7 @@ class LearnerHeartbeats:
             # Of several ranks it names the frames of all.
             frames=found.frames if self._rank.ranks == 1 else 0,
             batches=found.batches if self._rank.ranks == 1 else 0,
+            env_version=max(each.env_version for each in told),
         )
 
     def hear_leader(self, control: Control) -> None:

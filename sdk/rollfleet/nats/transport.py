@@ -191,6 +191,7 @@ class NatsTransport:
             frames=status.frames,
             batches=status.batches.delivered,
             next_incarnation=status.next_incarnation,
+            env_version=status.env_version,
         )
 
     async def _recover(self) -> None:

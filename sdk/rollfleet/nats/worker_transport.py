@@ -187,8 +187,8 @@ class NatsWorkerTransport:
 
     async def _on_receipt(self, message: Msg) -> None:
         receipt = unpack_or_skip(Receipt, message.data, message.subject)
-        if receipt is None or (self._control and receipt.session < self._control.session):  # of a learner that is gone
-            return
+        if receipt is None or (self._control and 0 < receipt.session < self._control.session):
+            return  # of a learner that is gone
         if receipt.process != self._process:
             if self._numbered and receipt.incarnation is not None and receipt.incarnation >= self.incarnation:
                 self._end(

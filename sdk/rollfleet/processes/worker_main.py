@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollfleet.system.child_processes import close_in_children, die_with
+from rollfleet.system.cpus import limit_threads
 from rollfleet.system.process_setup import silence_warnings
 from rollfleet_api.exit_codes import EXIT_GONE
 
@@ -67,8 +68,6 @@ def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
     connection = socket.socket(fileno=arguments.connection)
     close_in_children(connection)
 
-    import torch
-
     from rollfleet.errors import JobEnded
     from rollfleet.processes.control_block import ControlBlock
     from rollfleet.processes.pickled_workload import unpickle_workload
@@ -78,7 +77,7 @@ def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
     from rollfleet.worker.program import work
     from rollfleet.worker.worker import Worker
 
-    torch.set_num_threads(arguments.threads)
+    limit_threads(arguments.threads)
     transport = ProcessWorkerTransport(
         connection,
         control_block=ControlBlock(SharedMemory(arguments.control_block)),

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rollfleet.data.batch import EPISODE_INFO, Episodes
+from rollfleet.data.batch import Episodes
 from rollfleet.data.tensor_memory import Array
 
 log = logging.getLogger(__name__)
@@ -21,11 +21,13 @@ LONG_FRAMES = 30_000
 
 
 class _Ended(NamedTuple):
-    """Episodes that ended with one step: intp, float64 and int64 [n], and float64 [n] by name."""
+    """Episodes that ended with one step: intp, float64, int64 [n] twice, the last version, float64 [n] by name."""
 
     envs: NDArray[np.intp]
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
+    first_versions: NDArray[np.int64]
+    last_version: int
     said: Mapping[str, Array]
 
 
@@ -35,40 +37,55 @@ class EpisodeCounts:
     Attributes:
         returns: float64 [envs], of running episodes so far.
         lengths: int64 [envs], of running episodes so far, in frames.
+        first_versions: int64 [envs], of the policy in the first frame of running episodes.
+        version: The version of the policy that acts.
         ended: Number of episodes that ended since `take`.
+        labels: The labels that the numbers in `EPISODE_LABEL` stand for.
     """
 
     def __init__(self, num_envs: int) -> None:
         self.returns: NDArray[np.float64] = np.zeros(num_envs, dtype=np.float64)
         self.lengths: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
+        self.first_versions: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
+        self.version = 0
         self.ended = 0
+        self.labels: tuple[str, ...] = ()
         self._ended: list[_Ended] = []
+
+    def act(self, version: int) -> None:
+        """Note the version of the policy that acts from now on."""
+        self.version = version
+        self.first_versions[self.lengths == 0] = version
 
     def end(self, envs: NDArray[np.intp], said: Mapping[str, Array] = NOTHING) -> None:
         """Record the end of the episodes in `envs`; their next frame is the first of another episode.
 
-        `said` is what the environments say of them, float64 [n] by name.
+        `said` is what the environments say of them, float64 [n] by the name that it has in `Episodes`.
         """
         self.ended += len(envs)
-        self._ended.append(_Ended(envs, self.returns[envs], self.lengths[envs], said))
+        versions = self.first_versions[envs], self.version
+        self._ended.append(_Ended(envs, self.returns[envs], self.lengths[envs], *versions, said))
         self.discard(envs)
 
     def discard(self, envs: NDArray[np.intp] | slice) -> None:
         """Abandon the episodes in `envs` without counting them."""
         self.returns[envs] = 0.0
         self.lengths[envs] = 0
+        self.first_versions[envs] = self.version
 
     def take(self) -> Episodes:
         """Return and forget what is said of the episodes that ended, in the order of their ends."""
         taken: dict[str, Array] = {"returns": np.zeros(self.ended), "lengths": np.zeros(self.ended, np.int64)}
+        taken["versions"] = np.zeros((self.ended, 2), np.int64)
         first = 0
         for ended in self._ended:
             end = first + len(ended.envs)
             taken["returns"][first:end], taken["lengths"][first:end] = ended.returns, ended.lengths
+            taken["versions"][first:end, 0], taken["versions"][first:end, 1] = ended.first_versions, ended.last_version
             for name, numbers in ended.said.items():
-                if EPISODE_INFO + name not in taken:
-                    taken[EPISODE_INFO + name] = np.full(self.ended, np.nan)
-                taken[EPISODE_INFO + name][first:end] = numbers
+                if name not in taken:
+                    taken[name] = np.full(self.ended, np.nan)
+                taken[name][first:end] = numbers
             first = end
         self.ended, self._ended = 0, []
         return {name: torch.from_numpy(numbers) for name, numbers in taken.items()}

@@ -1,6 +1,7 @@
 """Episodes that a failure of their environment ends, while the others go on."""
 
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -16,6 +17,7 @@ from rollfleet.errors import EnvironmentInvalid
 from rollfleet_api.messages import LONGEST_NAME, MOST_NUMBERS
 from rollfleet_api.placement import EnvironmentFailuresSpec
 from rollfleet_api.text import last_line
+from rollfleet_api.times import format_time
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +25,8 @@ RECENT: Final = 100
 """Episodes of which at most a share may fail."""
 LEAST: Final = 10
 """Failures among them that are not bad luck."""
+COUNTED: Final = 1000
+"""Failures among which those of an hour are counted."""
 OTHERS: Final = "others"
 """Stands for further classes of errors: a batch names `MOST_NUMBERS` at most."""
 
@@ -62,15 +66,11 @@ class FailedEpisodes:
                 f"environment {env} replaces no single environment; remove `env_failures` "
                 "(`failure.environments` of a job), or let its factory return a single gymnasium.Env"
             )
-        if isinstance(env, ProcessVectorEnv) and len(env.processes) != env.num_envs:
-            raise EnvironmentInvalid(
-                f"environment {env} has {len(env.processes)} processes: an environment that can be replaced has one of "
-                "its own; make it without `processes`"
-            )
         env.failures = spec
         self._env, self._max_share = env, spec.max_share
         self._counts, self._known = Counter[str](), set[str]()
         self._recent = deque[bool]([], RECENT)  # whether an episode failed
+        self._newest = deque[tuple[float, int, Failure]](maxlen=COUNTED)  # with its time, and its environment
         self.lost: list[Lost] = []
 
     def take_lost(self) -> list[Lost]:
@@ -78,10 +78,15 @@ class FailedEpisodes:
         lost, self.lost = self.lost, []
         return lost
 
-    def take(self) -> Mapping[str, int]:
-        """Return and forget the number of failures, by the class of their error."""
+    def take(self) -> tuple[Mapping[str, int], str]:
+        """Return and forget the number of failures, by the class of their error, and describe the newest, if any."""
         counts, self._counts = dict(self._counts), Counter()
-        return counts
+        if not counts:
+            return counts, ""
+        now_s, (_, env, failure) = time.time(), self._newest[-1]
+        alike = sum((e, f.name) == (env, failure.name) and now_s - s < 3600 for s, e, f in self._newest)
+        newest = f"environment {env}: {failure.name}, {alike:,} times in the hour before {format_time(now_s)}"
+        return counts, f"{newest}; the last one: {failure.text}"
 
     def note_ended(self, episodes: int) -> None:
         """Note episodes that ended well."""
@@ -100,6 +105,9 @@ class FailedEpisodes:
         for env in envs.tolist():
             for failure in found[env]:
                 self._add(env, failure)
+        # A process that died is one failure, of all its environments.
+        self._recent.extend([True] * len({id(failure) for env in envs for failure in found[env]}))
+        self._check_share(found[envs[-1]][-1])
         return envs
 
     def _add(self, env: int, failure: Failure) -> None:
@@ -107,13 +115,15 @@ class FailedEpisodes:
         if name not in self._known and len(self._known) >= MOST_NUMBERS - 1:
             name = OTHERS
         self._counts[name] += 1
-        self._recent.append(True)
+        self._newest.append((time.time(), env, Failure(failure.name, last_line(failure.text)[:300])))
         if name not in self._known:
             self._known.add(name)
             log.warning("environment %d of %s failed, and was replaced: %s", env, self._env, failure.text)
+
+    def _check_share(self, newest: Failure) -> None:
         failed = sum(self._recent)
         if failed >= LEAST and failed > self._max_share * len(self._recent):
             raise EnvironmentInvalid(
                 f"environment {self._env}: {failed} of the last {len(self._recent)} episodes failed, more than "
-                f"`maxShare`, {self._max_share:g}, allows; the last one: {last_line(failure.text)}"
+                f"`maxShare`, {self._max_share:g}, allows; the last one: {last_line(newest.text)}"
             )

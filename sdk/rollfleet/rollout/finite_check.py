@@ -11,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rollfleet.data.batch import Key
+from rollfleet.data.batch import REWARD, Key
+from rollfleet.envs.space_tree import bounds
 from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
+from rollfleet.policies.actor import Actor
 from rollfleet.policies.outputs import shown
 from rollfleet.rollout.trajectory_ids import split
 
@@ -22,6 +24,15 @@ FINITE: Final = sys.float_info.max
 NOT_NAN: Final = math.inf
 """The limit of a policy's outputs: they may be infinite, as the logits of masked actions are."""
 FAR: Final = 1e6
+
+
+def limits_of(actor: Actor) -> dict[Key, float]:
+    """Return the greatest magnitude by key of what an actor sees and returns, and of rewards."""
+    limits = dict.fromkeys((*actor.carried_keys, *actor.keys), NOT_NAN) | {REWARD: FINITE}
+    for key, leaf in zip(actor.carried_keys, actor.observations.leaves.values(), strict=False):
+        far = FAR * float(np.abs(bounds(leaf)).max(initial=0))
+        limits[key] = far if 0 < far < FINITE else FINITE
+    return limits
 
 
 class Frames(NamedTuple):

@@ -27,19 +27,19 @@ from rollfleet.data.batch import (
     Key,
     Layout,
 )
-from rollfleet.data.tensor_memory import Array
+from rollfleet.data.tensor_memory import Array, as_tensor
 from rollfleet.data.whole_trajectories import WholeTrajectories
-from rollfleet.envs.factory import VectorEnv, check
+from rollfleet.envs.factory import VectorEnv, check, give
 from rollfleet.envs.gymnasium_backend import end_processes, takes_seeds
 from rollfleet.envs.serial import SerialVectorEnv
-from rollfleet.envs.space_tree import bounds
+from rollfleet.envs.settings import Settings
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
 from rollfleet.policies.actor import Actor, Policy
 from rollfleet.policies.random_policy import UniformActions
 from rollfleet.rollout.episodes import EpisodeCounts, LongEpisodes
 from rollfleet.rollout.failed_episodes import FailedEpisodes
-from rollfleet.rollout.finite_check import FAR, FINITE, NOT_NAN, FiniteCheck, Frames
+from rollfleet.rollout.finite_check import FiniteCheck, Frames, limits_of
 from rollfleet.rollout.infos import Infos
 from rollfleet.rollout.seeding import Seeds, TorchStream
 from rollfleet.rollout.stepper import Collected, StepContext, Stepper
@@ -183,6 +183,7 @@ class Rollout:
         if self._in_collect:
             self._restart_episodes()
         self._in_collect = True
+        self._episodes.act(version)
         if steps and steps != self._steps:
             self._steps = steps
             self._storages = [Storage(self._layout, self._env.num_envs, steps) for _ in self._storages]
@@ -200,14 +201,15 @@ class Rollout:
                 storage.arrays[TRUNCATED][:, frames - 1] = True if mask is None else mask[:, frames - 1]
             recorded = {key: tensor[:, :frames].contiguous() for key, tensor in storage.tensors.items()}
             final = {
-                key: _as_tensor(leaf, recorded[key].dtype)
+                key: as_tensor(leaf, recorded[key].dtype)
                 for key, leaf in zip(self._actor.carried_keys, collected.finals, strict=True)
             }
             fragment = Fragment(steps=recorded, final=final, episodes=self._episodes.take(), version=version)
         self._track(fragment.steps)
         self._suspicions.check(fragment.steps, self._infos, ended=len(fragment.episodes["lengths"]) > 0)
-        failed = self._failed.take() if self._failed else {}
-        fragment = replace(fragment, non_finite=self._finite.take(), failed_episodes=failed)
+        failed, newest = self._failed.take() if self._failed else ({}, "")
+        fragment = replace(fragment, non_finite=self._finite.take(), labels=self._episodes.labels)
+        fragment = replace(fragment, failed_episodes=failed, newest_failure=newest)
         for key in self._actor.private_keys:
             del fragment.steps[key], fragment.final[key]
         self._in_collect = False
@@ -217,6 +219,17 @@ class Rollout:
     def first_reset_failed(self) -> bool:
         """See `Rollouts`."""
         return self._seeded == 1 and not self._started and self._stepper is None
+
+    @property
+    def environments_s(self) -> float:
+        """See `Rollouts`."""
+        return self._stepper.environments_s if self._stepper else 0.0
+
+    def set_env(self, settings: Settings) -> None:
+        """See `Rollouts`."""
+        give(self._env, settings)
+        if self._stepper is not None:
+            self._stepper.renumber_waiting()
 
     def start_over(self) -> None:
         """See `Rollouts`."""
@@ -323,14 +336,6 @@ class Rollout:
         finals = zip(self._actor.carried_keys, map(torch.from_numpy, collected.finals), strict=False)
         self._finite.check(tensors, finals, frames)
 
-    def _limits(self) -> dict[Key, float]:
-        """Return the greatest magnitude of values by key, for `FiniteCheck`."""
-        limits = dict.fromkeys((*self._actor.carried_keys, *self._actor.keys), NOT_NAN) | {REWARD: FINITE}
-        for key, leaf in zip(self._actor.carried_keys, self._actor.observations.leaves.values(), strict=False):
-            far = FAR * float(np.abs(bounds(leaf)).max(initial=0))
-            limits[key] = far if 0 < far < FINITE else FINITE
-        return limits
-
     def _collect_whole(self, version: int, random_actions: bool, stop: Callable[[], bool]) -> Fragment:
         wanted, whole, stopped = self._spec.trajs_per_batch, self._whole, False
 
@@ -365,7 +370,7 @@ class Rollout:
             layout |= {key: (torch.float64, shape) for key, shape in self._infos.shapes.items()}
         self._layout = layout
         if spec.non_finite is not NonFinite.IGNORE:
-            self._finite.limits = self._limits()
+            self._finite.limits = limits_of(self._actor)
         self._storages = [Storage(layout, num_envs, self._steps) for _ in range(2)]
         context = StepContext(
             self._env, self._actor, self._episodes, self._trajectories, spec, self._infos, self._failed
@@ -392,8 +397,3 @@ class Rollout:
         if LOG_PROB in self._actor.keys:
             values[self._actor.keys.index(LOG_PROB)] = log_prob.numpy()
         return values
-
-
-def _as_tensor(leaf: Array, dtype: torch.dtype) -> Tensor:
-    tensor = torch.from_numpy(np.ascontiguousarray(leaf))
-    return tensor.view(dtype) if dtype is torch.bfloat16 else tensor

@@ -7,7 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollfleet.data.batch import Fragment
+from rollfleet.envs.settings import Settings
 from rollfleet.envs.torchrl_env import TorchRLEnv
+from rollfleet.envs.vector import ServedVectorEnv
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
@@ -28,6 +30,10 @@ class Rollouts(Protocol):
     def first_reset_failed(self) -> bool:
         """Whether the first reset of the environments raised."""
 
+    @property
+    def environments_s(self) -> float:
+        """The seconds that the environments have taken so far; 0: unknown."""
+
     def collect(
         self,
         *,
@@ -40,6 +46,13 @@ class Rollouts(Protocol):
 
     def reseed(self, seeds: Seeds, trajectories: TrajectoryIds) -> None:
         """Make the next fragment that of a new rollout with these seeds and ids, same environments and policy."""
+
+    def set_env(self, settings: Settings) -> None:
+        """Set the environments' settings: each has them from its next reset on.
+
+        Raises:
+            EnvironmentInvalid: They cannot take them.
+        """
 
     def start_over(self) -> None:
         """Begin new episodes in the next `collect`: the last fragment is lost. Exceptions in `collect` do so, too."""
@@ -67,4 +80,6 @@ def make_rollout(env: Any, policy: Any, **options: Any) -> Rollouts:
         from rollfleet.rollout.tensordict_rollout import TensorDictRollout
 
         return TensorDictRollout(env, policy, **options)
+    if isinstance(env, ServedVectorEnv):
+        env.reset_on_request()  # no step goes to resets, and an environment that fails can be replaced
     return Rollout(env, policy, **options)

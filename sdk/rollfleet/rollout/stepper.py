@@ -1,5 +1,6 @@
 """The loop that steps a vector of environments with a policy, and writes their frames."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -70,15 +71,19 @@ class Stepper:
     `trajs_per_batch` rows may differ in length: all frames are handed over, and nothing is cut.
 
     The order of calls is `resume` or `restart`, then `collect`. T may differ from one `collect` to the next.
+
+    Attributes:
+        environments_s: The time that the environments have taken so far, for steps and for resets after them.
     """
 
     def __init__(self, context: StepContext, mode: AutoresetMode, layout: Layout, steps: int) -> None:
         """Expect all environments at the first observation of an episode, in `actor.carried`. `steps`: the first T."""
-        self._context, self._mode = context, mode
+        self._context, self._mode, self.environments_s = context, mode, 0.0
         num_envs = context.env.num_envs
         self._ids: NDArray[np.int64] = context.trajectories.take(num_envs)
         self._idle: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)  # which have no frame in the next step
-        self._finals, self._last_infos = FinalObservations(), LastInfos(f"environment {context.env}")
+        self._finals = FinalObservations()
+        self._last_infos = LastInfos(f"environment {context.env}", context.spec)
         self._staging = Staging(layout, num_envs, steps) if mode is AutoresetMode.NEXT_STEP else None
 
     def restart(self) -> None:
@@ -87,6 +92,10 @@ class Stepper:
         self._idle[...] = False
         if self._staging is not None:
             self._staging.clear()
+
+    def renumber_waiting(self) -> None:
+        """Give new trajectory ids to environments whose reset is still to come: settings have changed before it."""
+        self._ids[self._idle] = self._context.trajectories.take(int(np.count_nonzero(self._idle)))
 
     def resume(self) -> None:
         """Start the next fragment: reset environments that waited for it."""
@@ -162,7 +171,7 @@ class Stepper:
         failed = columns.get(FAILED)
         counts, reported = columns.get(STEP_COUNT), [columns[key] for key in (infos.shapes if infos else ())]
         rewards, terminations, truncations = columns[REWARD], columns[TERMINATED], columns[TRUNCATED]
-        step, action_of, advance = env.step, actor.action_of, actor.advance
+        step, action_of, advance, clock_s = env.step, actor.action_of, actor.advance, time.perf_counter
         for row in rows:
             if row != rows.start and stop():
                 return row
@@ -173,7 +182,9 @@ class Stepper:
             values = act()
             for column, value in zip(outputs, values, strict=False):  # the next hidden state follows the outputs
                 column[row] = value
-            following, reward, terminated, truncated, info = step(action_of(values))
+            actions, began_s = action_of(values), clock_s()
+            following, reward, terminated, truncated, info = step(actions)
+            self.environments_s += clock_s() - began_s
             if failed is not None:
                 failed[row] = False
                 if FAILURES in info:
@@ -202,7 +213,7 @@ class Stepper:
                 done &= ~idle
                 idle[...] = False
             if np.count_nonzero(done):
-                self._end(done, info, [column[row] for column in reported])
+                self._end(columns, row, done, info)
                 if not spec.reset_when_done and idle.all():
                     return row + 1
         return rows.stop
@@ -255,23 +266,30 @@ class Stepper:
         columns[TRUNCATED][row - 1, under_way] = columns[FAILED][row - 1, under_way] = True
         self._finals.add(under_way, [array[row, under_way] for array in seen])
 
-    def _end(self, done: NDArray[np.bool_], info: dict[str, Any], reported: list[Array]) -> None:
-        """Record the last observations, and infos, of episodes that ended with a step. Start the next episodes."""
+    def _end(self, columns: Mapping[Key, Array], row: int, done: NDArray[np.bool_], info: dict[str, Any]) -> None:
+        """Record the last observations, and infos, of episodes that ended with a row. Start the next episodes."""
         env, actor, episodes, _, spec, infos, failed = self._context
         ended = counted = done.nonzero()[0]
         if not spec.reset_when_done:
             counted = ended[~self._idle[ended]]
         episodes.end(counted, self._last_infos.read(info.get("final_info", info), counted) if info else NOTHING)
+        episodes.labels = self._last_infos.labels
         if self._mode is AutoresetMode.DISABLED:
             self._finals.add(counted, [array[counted] for array in actor.carried])
+            began_s = time.perf_counter()
             following, firsts = env.reset(options={"reset_mask": done})
+            self.environments_s += time.perf_counter() - began_s
             if failed is not None:
                 failed.note_ended(len(counted))
-                failed.note(firsts)
+                if len(lost := np.setdiff1d(failed.note(firsts), ended)):  # with the server of one that was to reset
+                    columns[TRUNCATED][row, lost] = columns[FAILED][row, lost] = True
+                    self._finals.add(lost, [array[lost] for array in actor.carried])
+                    episodes.discard(lost)
+                    ended = np.concatenate([ended, lost])
             actor.restart(ended, following)
         elif self._mode is AutoresetMode.SAME_STEP:
             if infos is not None:
-                infos.write(info.get("final_info", {}), reported, done)
+                infos.write(info.get("final_info", {}), [columns[key][row] for key in infos.shapes], done)
             self._finals.add(counted, self._final_rows(info, counted))
             actor.restart(counted)
         if self._staging is not None or not spec.reset_when_done:

@@ -13,6 +13,8 @@ from torch import Tensor
 from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, VERSION, Fragment, is_dense
 from rollfleet.data.tensor_tree import Key, flatten, key_of
 from rollfleet.data.whole_trajectories import WholeTrajectories, add_batch, batch_of, flag_last
+from rollfleet.envs.factory import give
+from rollfleet.envs.settings import Settings
 from rollfleet.envs.torchrl_env import KEEPS_SEEDS, UNCALLED, TorchRLEnv, with_transforms
 from rollfleet.errors import EnvironmentInvalid, JobInvalid
 from rollfleet.exploration import exploring
@@ -43,6 +45,8 @@ class TensorDictRollout:
         info_keys: Must be empty: infos are keys of the environment.
     """
 
+    environments_s = 0.0  # policy and environment are one call
+
     def __init__(
         self,
         env: TorchRLEnv,
@@ -65,10 +69,10 @@ class TensorDictRollout:
             raise EnvironmentInvalid(
                 f"environment {env}: TorchRL's environments reset when they are done; remove `reset_when_done`"
             )
-        if spec.info_keys:
+        if about_infos := [name for name in ("info_keys", "episode_label") if getattr(spec, name)]:
             raise EnvironmentInvalid(
-                f"environment {env}: infos of TorchRL's environments are keys of the batch; remove `info_keys`, and "
-                "write set_info_dict_reader() on the environment"
+                f"environment {env}: infos of TorchRL's environments are keys of the batch; remove `{about_infos[0]}`, "
+                "and write set_info_dict_reader() on the environment"
             )
         self._env, self._num_envs, self._steps = env, env.num_envs, steps
         self._keeps_seeds = bool(vars(env.base).get(KEEPS_SEEDS))
@@ -136,6 +140,7 @@ class TensorDictRollout:
             self.start_over()
         self._in_collect, self._steps = True, steps or self._steps
         self._version, wanted = version, self._spec.trajs_per_batch
+        self._episodes.act(version)
         try:
             with (
                 nullcontext() if self._keeps_seeds else self._stream.active(),
@@ -168,6 +173,10 @@ class TensorDictRollout:
     def first_reset_failed(self) -> bool:
         """See `Rollouts`."""
         return self._seeded == 1 and not self._started
+
+    def set_env(self, settings: Settings) -> None:
+        """See `Rollouts`."""
+        give(self._env, settings)
 
     def start_over(self) -> None:
         """See `Rollouts`."""

@@ -31,9 +31,14 @@ class TrajectoryIds:
         """
         if self._taken + n > 1 << _COUNTER_BITS:
             raise OverflowError("this worker has used up its 2**32 trajectory ids; restart it")
-        first = self._first + self._taken
+        first = self.next
         self._taken += n
         return np.arange(first, first + n, dtype=np.int64)
+
+    @property
+    def next(self) -> int:
+        """The id that is taken next."""
+        return self._first + self._taken
 
     def along(self, ended: NDArray[np.bool_], current: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the ids of frames, int64 [T, envs], and change `current`, int64 [envs], to those of the next frames.
@@ -49,6 +54,32 @@ class TrajectoryIds:
         found: NDArray[np.int64] = np.take_along_axis(ids, nth, axis=0)
         current[...] = found[-1]
         return found[:-1]
+
+
+class EnvVersions:
+    """The versions of the environments' settings, by trajectory: those of its first frame.
+
+    Example:
+        >>> ids, versions = TrajectoryIds(worker=0, incarnation=0), EnvVersions()
+        >>> begun = ids.take(2)
+        >>> versions.begin(3, ids)
+        >>> versions.of(np.append(begun, ids.take(1)))
+        array([0, 0, 3])
+    """
+
+    def __init__(self) -> None:
+        self._firsts, self._versions = np.zeros(1, np.int64), np.zeros(1, np.int64)
+
+    def begin(self, version: int, ids: TrajectoryIds) -> None:
+        """Give this version to the trajectories that begin from now on, with these ids."""
+        earlier = self._firsts < ids.next  # with an id that was taken
+        self._firsts = np.append(self._firsts[earlier], ids.next)
+        self._versions = np.append(self._versions[earlier], version)
+
+    def of(self, trajectories: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the versions of trajectories, int64 in the same shape; those of padding are 0."""
+        found = np.searchsorted(self._firsts, trajectories, side="right") - 1
+        return np.where(trajectories < 0, 0, self._versions[found])
 
 
 def split(trajectory_id: int) -> tuple[int, int, int]:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from rollfleet.data.batch import (
-    EPISODE_INFO,
     FAILED,
     MASK,
     NO_TRAJECTORY,
@@ -18,10 +17,11 @@ from rollfleet.data.batch import (
     TERMINATED,
     TRAJECTORY,
     TRUNCATED,
+    VERSION,
     Fragment,
     Key,
 )
-from rollfleet.data.tensor_memory import Array
+from rollfleet.data.tensor_memory import Array, as_tensor
 from rollfleet.data.whole_trajectories import WholeTrajectories
 from rollfleet.rollout.stepper import Collected
 from rollfleet.rollout.storage import Storage
@@ -101,11 +101,12 @@ def fragment_of(
     steps[TRAJECTORY][~steps[MASK]] = NO_TRAJECTORY
     final: dict[Key, Tensor] = {}
     for key, leaf in zip(carried_keys, zip(*(pieces[-1].final for pieces in taken), strict=True), strict=True):
-        rows = torch.from_numpy(np.stack(leaf))
-        final[key] = rows.view(steps[key].dtype) if steps[key].dtype is torch.bfloat16 else rows
+        final[key] = as_tensor(np.stack(leaf), steps[key].dtype)
     counted = [row for row, pieces in enumerate(taken) if ended and not _has_failed(pieces[-1].values)]
     episodes = {"returns": steps[REWARD].double().sum((1, 2))[counted], "lengths": lengths[counted]}
+    ends = torch.stack((torch.zeros_like(lengths), lengths - 1), 1)
+    episodes["versions"] = steps[VERSION].gather(1, ends)[counted]
     for name in {name: None for pieces in taken for name in pieces[-1].said}:
         numbers = [taken[row][-1].said.get(name, nan) for row in counted]
-        episodes[EPISODE_INFO + name] = torch.tensor(numbers, dtype=torch.float64, device="cpu")
+        episodes[name] = torch.tensor(numbers, dtype=torch.float64, device="cpu")
     return Fragment(steps=steps, final=final, episodes=episodes, version=version)

@@ -29,7 +29,7 @@ class Arrival:
         sequence: Its number in that incarnation, from 0.
         meta: Session, round, version and number of frames.
         batch: TensorDict `[envs, T]`, on the learner's device if it named one. The learner owns its memory.
-        episodes: The episodes that ended in it: `returns`, float64 `[m]`, and `lengths` in frames, int64 `[m]`.
+        episodes: The episodes that ended in it: `returns`, float64 `[m]`, `lengths` in frames, int64 `[m]`, and more.
         nbytes: Its size on the wire.
         process: See `Identity` of `rollfleet.wire`; 0: no two processes have the same incarnation.
     """
@@ -54,6 +54,7 @@ class Resumed:
         target: The newest version that all workers were sent; 0: none.
         frames: Frames that earlier learners received, as of the last heartbeat.
         batches: Batches that earlier learners received, as of the last heartbeat.
+        env_version: The newest version of their environments' settings; 0: they set none.
     """
 
     session: int
@@ -61,6 +62,7 @@ class Resumed:
     target: int = 0
     frames: int = 0
     batches: int = 0
+    env_version: int = 0
 
 
 class Elastic(Protocol):

@@ -12,6 +12,8 @@ import torch
 from gymnasium.vector.utils import batch_space
 from torch import nn
 
+from rollfleet.envs.factory import give
+from rollfleet.envs.settings import Settings
 from rollfleet.envs.torchrl_env import TorchRLEnv
 from rollfleet.exploration import Exploration
 from rollfleet.policies.actor import Actor, Policy
@@ -58,6 +60,9 @@ class PolicyEvaluation:
                 self._select = workload.scheme.select
                 self.layout: Layout = workload.scheme.layout(self._select(self._policy))
                 self._warn_of_noise(env)
+                if self._spec.settings:
+                    settings = (self._spec.settings,) * env.num_envs
+                    give(env, Settings(settings, spec.env.settings_method))
                 self._episodes = WholeEpisodes(env, self._policy, spec.collect, self._spec.exploration)
             except BaseException:
                 env.close()

@@ -10,16 +10,19 @@ from functools import partial
 
 import torch
 
-from rollfleet.data.batch import Fragment, to_batch
+from rollfleet.data.batch import ENV_VERSION, TRAJECTORY, Fragment, to_batch
+from rollfleet.envs.factory import slow_servers
+from rollfleet.envs.settings import Settings
 from rollfleet.errors import JobEnded, JobInvalid, WeightMismatch, WorkerReplaced
 from rollfleet.rollout.rollouts import make_rollout
 from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, TrajectoryIds
+from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, EnvVersions, TrajectoryIds
 from rollfleet.system.process_setup import seed_generators
 from rollfleet.system.tracebacks import formatted
 from rollfleet.transports.worker_side import PendingBatch, Weights, WeightsInbox, WorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.modules import complete
+from rollfleet.wire.env_settings import unpack_settings
 from rollfleet.worker.remote_calls import answer_to
 from rollfleet_api.job import Mode
 from rollfleet_api.messages import Answer, Call, Control, LearnerPhase, WorkerState, WorkerStatus
@@ -67,10 +70,11 @@ class Worker:
         env = workload.make_env(index)
         try:
             policy = workload.make_policy(index, env.single_observation_space, env.single_action_space)
-            self._num_envs = env.num_envs
+            self._env, self._num_envs = env, env.num_envs
             self._seeding = (0, 0)  # session and number of the last `set_seed`
             self._interrupts = (0, 0)  # session and number of the last interrupted batch
-            self._trajectories = TrajectoryIds(index, self._incarnation)
+            self._told = (0, 0)  # session and version of the environments' settings
+            self._trajectories, self._env_versions = TrajectoryIds(index, self._incarnation), EnvVersions()
             self._rollout = make_rollout(
                 env,
                 policy,
@@ -100,20 +104,21 @@ class Worker:
             WeightMismatch: The learner's weights do not fit the worker's policy.
         """
         done: Control | None = None
-        pending: PendingBatch | None = None
+        kept: list[PendingBatch] = []  # the newest batch, and those before it that are not delivered
         try:
             while True:
-                if pending:
-                    self._wait_for(pending.admitted)  # frames collected while the learner lags behind would be stale
+                if kept:
+                    self._wait_for(kept[-1].admitted)  # frames collected while the learner lags behind would be stale
                 control = self._next_control(done)
                 if control is None or not self.apply_weights(control):
                     break
                 fragment, meta = self.collect(control)
-                pending = self._transport.send(fragment, meta)
+                kept = [each for each in kept if not each.delivered.done()]
+                kept.append(self._transport.send(fragment, meta))
                 self._add(batches=1)
                 done = control
-            if pending and self._leaving.is_set():
-                self._wait_for(pending.delivered)
+            for each in kept if self._leaving.is_set() else ():  # after a loss, a later one may be taken first
+                self._wait_for(each.delivered)
         except JobEnded as ended:
             if not self._is_complete() and not self._leaving.is_set():
                 if not isinstance(ended, WorkerReplaced):  # its successor's report must stay the newest
@@ -146,23 +151,25 @@ class Worker:
 
     def apply_waiting(self) -> None:
         """Apply the newest version, and answer a call, while the worker waits to collect."""
-        control, before = self._transport.control, self._version
+        control, before = self._transport.control, self._applied
         self._answer_call()
         if self._inbox is not None:
             self._load_newest()
         elif control is not None:
             self._use(control.version_for(self._index))
-        if self._version != before:
+        self._apply_settings(control)
+        if self._applied != before:
             self._report(self.status.state)
 
     def collect(self, control: Control) -> tuple[Fragment, BatchMeta]:
         """Collect one batch on the applied weights. `leave`, or the close of its round, cuts it short."""
         self._apply_seeds(control)
+        self._apply_settings(control)
         self._answer_call()
         self._report(WorkerState.COLLECTING)
         if self._hooks.pre_collect_hook is not None:
             self._hooks.pre_collect_hook()
-        began = time.perf_counter()
+        began, before_s = time.perf_counter(), self._rollout.environments_s
         fragment = self._rollout.collect(
             version=self.status.version,
             steps=control.steps,
@@ -171,15 +178,22 @@ class Worker:
         )
         if self._hooks.post_collect_hook is not None:
             self._hooks.post_collect_hook(to_batch(fragment).clone())  # it may keep what it got
-        frames = fragment.frames
-        self._add(frames=frames)
+        if self.status.env_version:
+            versions = self._env_versions.of(fragment.steps[TRAJECTORY].numpy())
+            fragment.steps[ENV_VERSION] = torch.from_numpy(versions)
+        frames, took_s = fragment.frames, time.perf_counter() - began
+        waited_s = self._rollout.environments_s - before_s
+        self._add(frames=frames, waited_for_environments_s=waited_s, collecting_s=took_s)
         self._returns.extend(fragment.episodes["returns"].tolist())
         self.status = replace(
             self.status,
-            frames_per_second=frames / (time.perf_counter() - began),
+            frames_per_second=frames / took_s,
             path=self._rollout.path,
+            slow_servers=slow_servers(self._env),
             mean_return=sum(self._returns) / len(self._returns) if self._returns else None,
         )
+        if fragment.newest_failure:
+            self.status = replace(self.status, newest_failure=fragment.newest_failure, failed_s=time.time())
         meta = BatchMeta(
             session=control.session,
             round=control.round,
@@ -187,6 +201,7 @@ class Worker:
             frames=frames,
             non_finite=fragment.non_finite,
             failed_episodes=dict(fragment.failed_episodes),
+            labels=fragment.labels,
         )
         return fragment, meta
 
@@ -266,10 +281,28 @@ class Worker:
             self._seeding = (control.session, control.seeding)
         if restored:  # else ids count on: a new seed does not start an incarnation
             self._seeded_as = self._incarnation
-            self._trajectories = TrajectoryIds(self._index, self._incarnation)
+            self._trajectories, self._env_versions = TrajectoryIds(self._index, self._incarnation), EnvVersions()
+            self._env_versions.begin(self.status.env_version, self._trajectories)
         if asked or restored:
             self._seed_process()
             self._rollout.reseed(self._seeds(), self._trajectories)
+
+    def _apply_settings(self, control: Control | None) -> None:
+        """Pass on the environments' settings, if the learner has others than this worker."""
+        if control is None or not self._has_new_settings(control):
+            return
+        self._told = (control.session, control.env_version)
+        self.status = replace(self.status, env_version=control.env_version)
+        self._env_versions.begin(control.env_version, self._trajectories)
+        values = unpack_settings(control.env_settings, worker=self._index, num_envs=self._num_envs)
+        self._rollout.set_env(Settings(values, self._spec.env.settings_method))
+
+    def _has_new_settings(self, control: Control | None) -> bool:
+        return control is not None and control.env_version > 0 and (control.session, control.env_version) != self._told
+
+    @property
+    def _applied(self) -> tuple[int, int]:
+        return self._version, self.status.env_version
 
     def _is_over(self) -> bool:
         return self._leaving.is_set() or self._is_complete()
@@ -311,7 +344,8 @@ class Worker:
         began = time.monotonic()
 
         def changed() -> bool:
-            return ready() or self._newer() is not None or self._transport.call is not None
+            new = self._newer() is not None or self._has_new_settings(self._transport.control)
+            return ready() or new or self._transport.call is not None
 
         self._transport.wait_until(changed)
         while not ready():

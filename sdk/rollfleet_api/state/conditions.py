@@ -12,6 +12,12 @@ from rollfleet_api.status import Condition, ConditionStatus, ConditionType
 _STOPPED = {Stage.COMPLETE: "Complete", Stage.FAILED: "Failed", Stage.RETRY: "TryingAgain", Stage.LIVE: "Suspended"}
 """The reason why no worker should run, by stage."""
 
+_READY = {
+    Role.WORKER: ("AllWorkersReady", "WorkersMissing", "workers run and report"),
+    Role.ENV_SERVER: ("AllServersReady", "ServersMissing", "environment servers accept connections"),
+}
+"""By the role that a job is about: the reasons why it is ready, or is not, and what is counted."""
+
 _QUEUED = "Kueue has not admitted the workers yet, or another client has suspended their Kubernetes Job"
 
 
@@ -29,12 +35,12 @@ def conditions(snapshot: Snapshot) -> list[Condition]:
 
 
 def _ready(snapshot: Snapshot) -> Iterator[Condition]:
-    """Yield whether all workers run, unless none should: kstatus would wait for a condition that is False."""
+    """Yield whether all processes run, unless none should: kstatus would wait for a condition that is False."""
     stage = snapshot.verdict.stage
     if not snapshot.stopped:
-        reason = "AllWorkersReady" if (holds := snapshot.ready >= snapshot.wanted) else "WorkersMissing"
-        counted = f"{snapshot.ready} of {snapshot.wanted} workers run and report"
-        yield condition(ConditionType.READY, holds, reason, counted)
+        whole, missing, counted = _READY[snapshot.role]
+        reason = whole if (holds := snapshot.ready >= snapshot.wanted) else missing
+        yield condition(ConditionType.READY, holds, reason, f"{snapshot.ready} of {snapshot.wanted} {counted}")
     elif stage in (Stage.FAILED, Stage.RETRY) or (stage is Stage.LIVE and snapshot.problem):
         yield condition(ConditionType.READY, False, _STOPPED[stage], "no workers should run")
 
@@ -51,9 +57,10 @@ def _progressing(snapshot: Snapshot) -> Condition:
         return progressing("NatsStarting", "the job's NATS server is starting")
     if snapshot.problem and snapshot.problem.reason == EARLIER_JOB:
         return progressing(snapshot.problem.reason, snapshot.problem.message)
-    run = snapshot.observed.current.get(Role.WORKER)
-    if any(other.role is Role.WORKER and other != run for other in snapshot.observed.runs):
+    if any(other.role is snapshot.role and other != snapshot.run for other in snapshot.observed.runs):
         return progressing("Rolling", "workers with an earlier spec are leaving")
+    if snapshot.role is Role.ENV_SERVER and snapshot.ready >= snapshot.wanted:
+        return progressing("Serving", "environment servers are ready for the program that steps them")
     # Workers whose frames the learner takes wait now and then: each wait would be a change.
     if WorkerState.COLLECTING in snapshot.states or (snapshot.states and snapshot.frames_per_second):
         return progressing("Collecting", "workers are collecting")
@@ -61,7 +68,7 @@ def _progressing(snapshot: Snapshot) -> Condition:
         return progressing("WaitingForWeights", "workers wait for the learner's first weights, or for newer ones")
     if WorkerState.WAITING_FOR_LEARNER in snapshot.states:
         return progressing("WaitingForLearner", "workers wait for the learner")
-    return progressing("Starting", "workers are starting")
+    return progressing("Starting", f"{'workers' if snapshot.role is Role.WORKER else 'servers'} are starting")
 
 
 def _degraded(snapshot: Snapshot) -> Condition:
@@ -100,8 +107,7 @@ def _suspended(snapshot: Snapshot) -> Condition:
 
 
 def _is_queued(snapshot: Snapshot) -> bool:
-    run = snapshot.observed.current.get(Role.WORKER)
-    return snapshot.verdict.stage is Stage.LIVE and run is not None and run.suspended
+    return snapshot.verdict.stage is Stage.LIVE and snapshot.run is not None and snapshot.run.suspended
 
 
 def condition(kind: ConditionType, holds: bool, reason: str, message: str) -> Condition:

@@ -53,7 +53,7 @@ def why_not_running(pod: Pod) -> Problem | None:
         if word in _CONTAINER:
             return Problem("ContainerRefused", f"{who} cannot start: {message or word}")
         if word == _RESTARTS:
-            known = Problem(f"{pod.role.capitalize()}Crashed", f"a container of {who} ends again and again: {message}")
+            known = Problem(f"{pod.role.word}Crashed", f"a container of {who} ends again and again: {message}")
             return crashed(pod, pod.crash) if pod.crash else known
     return None
 
@@ -77,7 +77,7 @@ def crashed(pod: Pod, crash: Crash) -> Problem:
         return Problem("EndedByNode", f"node {pod.node} ended {title(pod)} ({crash.reason}): {last}")
     cause = " (out of memory)" if crash.reason == "OOMKilled" else ""
     who = f"init container `{pod.failed_init}` of {title(pod)}" if pod.failed_init else title(pod)
-    return Problem(f"{pod.role.capitalize()}Crashed", f"{who} ended with code {crash.code}{cause}: {last}")
+    return Problem(f"{pod.role.word}Crashed", f"{who} ended with code {crash.code}{cause}: {last}")
 
 
 def problems(observed: Processes) -> Iterator[Problem]:

@@ -15,6 +15,8 @@ class Run:
     Attributes:
         name: Its name.
         pods: Number of pods that should run.
+        ready: Number of pods that do and are ready, as Kubernetes counts them.
+        per_worker: Number of its pods for each worker; 0: the job's spec has the number.
         suspended: Whether it is suspended: by the operator after the job's end, else by another client, such as Kueue.
         held: Whether a scheduler decides when its pods start.
         complete: Whether all pods exited with 0.
@@ -28,6 +30,8 @@ class Run:
     role: Role
     uid: str
     pods: int
+    ready: int = 0
+    per_worker: int = 0
     suspended: bool = False
     held: bool = False
     complete: bool = False

@@ -9,7 +9,7 @@ from rollfleet_api.messages import WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
 from rollfleet_api.state.problems import Problem
-from rollfleet_api.state.processes import Heartbeats, Processes
+from rollfleet_api.state.processes import Heartbeats, Processes, Run
 from rollfleet_api.state.verdict import Stage, Verdict
 
 FRESH_S: Final = 30.0
@@ -21,6 +21,7 @@ class Snapshot:
     """All that is known of a job at one moment.
 
     `problem` is the error of the last attempt to create its children, and `frames_per_second` a mean over 30 s.
+    `bottleneck` says who waits for whom; empty: unknown.
     """
 
     job: CollectorJob
@@ -30,6 +31,7 @@ class Snapshot:
     problem: Problem | None
     frames_per_second: float
     now_s: float
+    bottleneck: str = ""
 
     @property
     def stopped(self) -> bool:
@@ -37,19 +39,29 @@ class Snapshot:
         return self.job.spec.suspend or self.verdict.stage is not Stage.LIVE
 
     @property
+    def role(self) -> Role:
+        """The role that the job is about: its workers or, if it has none, its environment servers."""
+        return Role.WORKER if self.job.spec.workers else Role.ENV_SERVER
+
+    @property
+    def run(self) -> Run | None:
+        """The current run of that role."""
+        return self.observed.current.get(self.role)
+
+    @property
     def wanted(self) -> int:
-        """Number of workers that should run."""
-        return 0 if self.stopped else self.job.spec.workers
+        """Number of processes of that role that should run."""
+        return 0 if self.stopped else self.job.spec.size(self.role)
 
     @cached_property
     def pods(self) -> list[Pod]:
-        """Pods of the workers' current revision. A pod that is being deleted does not count."""
-        pods = self.observed.pods_of(self.observed.current.get(Role.WORKER))
+        """Pods of the current run. A pod that is being deleted does not count."""
+        pods = self.observed.pods_of(self.run)
         return [pod for pod in pods if not pod.deleting and not pod.finished]
 
     @property
     def running(self) -> bool:
-        """Whether a worker's container runs."""
+        """Whether the container of one runs."""
         return any(pod.running for pod in self.pods)
 
     @cached_property
@@ -60,8 +72,10 @@ class Snapshot:
 
     @property
     def ready(self) -> int:
-        """Number of workers that run and report."""
-        return 0 if self.stopped else len(self.reporting)
+        """Number of workers that run and report, or of servers that accept connections."""
+        if self.stopped or self.run is None:
+            return 0
+        return len(self.reporting) if self.role is Role.WORKER else self.run.ready
 
     @property
     def states(self) -> frozenset[WorkerState]:

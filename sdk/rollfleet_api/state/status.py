@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import JsonValue, ValidationError
 
 from rollfleet_api.kubernetes_names import selector
-from rollfleet_api.messages import Evaluation, LearnerStatus, WorkerStatus
+from rollfleet_api.messages import Evaluation, LearnerStatus, Statistic, WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.state.conditions import condition, conditions
 from rollfleet_api.state.problems import clip, crashed, last_crash
@@ -19,6 +19,8 @@ from rollfleet_api.status import (
     CollectorJobStatus,
     Condition,
     ConditionType,
+    EnvServersStatus,
+    EpisodeStatistic,
     EvaluationStatus,
     Phase,
     WaitsStatus,
@@ -41,15 +43,18 @@ def status(snapshot: Snapshot) -> CollectorJobStatus:
         "observed_generation": job.metadata.generation,
         "phase": _phase(snapshot),
         "conditions": _timed(conditions(snapshot), before.conditions, job.metadata.generation, now),
-        "workers": WorkersStatus(desired=snapshot.wanted, ready=snapshot.ready),
+        "workers": _workers(snapshot),
+        "servers": _servers(snapshot),
         "selector": selector(job.metadata.name, Role.WORKER),
         "gpus": 0 if snapshot.stopped else sum(devices),
         "frames_per_second": 0.0 if snapshot.stopped else round(snapshot.frames_per_second, 1),
+        "bottleneck": "" if snapshot.stopped else clip(snapshot.bottleneck),
         "restarts": sum(run.restarts for run in snapshot.observed.runs if run.role is Role.WORKER),
         "ready_time": _ready_time(snapshot, before, now),
         "start_time": before.start_time or (now if snapshot.running else None),
         "completion_time": (before.completion_time or now) if verdict.stage.ended else None,
         "last_error": _last_error(snapshot) or before.last_error,
+        "newest_failure": _newest_failure(snapshot.heartbeats.workers.values()) or before.newest_failure,
     }
     return before.model_copy(update=now_known | reported(snapshot.heartbeats))
 
@@ -97,6 +102,19 @@ def _essence(status: CollectorJobStatus) -> tuple[object, ...]:
     )
 
 
+def _workers(snapshot: Snapshot) -> WorkersStatus:
+    return (
+        WorkersStatus(desired=snapshot.wanted, ready=snapshot.ready) if snapshot.job.spec.workers else WorkersStatus()
+    )
+
+
+def _servers(snapshot: Snapshot) -> EnvServersStatus | None:
+    desired, run = snapshot.job.spec.size(Role.ENV_SERVER), snapshot.observed.current.get(Role.ENV_SERVER)
+    if not desired or (run is None and not snapshot.stopped):  # on one machine they are processes of the worker
+        return None
+    return EnvServersStatus(desired=desired, ready=run.ready) if run and not snapshot.stopped else EnvServersStatus()
+
+
 def _phase(snapshot: Snapshot) -> Phase:
     match snapshot.verdict.stage:
         case Stage.COMPLETE:
@@ -126,6 +144,11 @@ def _last_error(snapshot: Snapshot) -> str | None:
     return clip(crashed(*ended).message) if ended else None
 
 
+def _newest_failure(workers: Iterable[WorkerStatus]) -> str | None:
+    newest = max((each for each in workers if each.newest_failure), key=lambda each: each.failed_s, default=None)
+    return None if newest is None else clip(f"worker {newest.worker}, {newest.newest_failure}")
+
+
 def reported(heartbeats: Heartbeats) -> dict[str, object]:
     """Return the fields that heartbeats report; without a learner none."""
     learner = heartbeats.learner
@@ -134,7 +157,7 @@ def reported(heartbeats: Heartbeats) -> dict[str, object]:
     return {
         "frames": learner.frames,
         "mean_return": _rounded(learner.mean_return),
-        "episode_infos": {name: _rounded(mean) for name, mean in learner.episode_infos.items()},
+        "episode_statistics": {name: _statistic(each) for name, each in learner.episode_statistics.items()},
         "episodes": learner.episodes,
         "evaluation": _evaluation(learner.evaluation),
         "non_finite": learner.non_finite,
@@ -145,6 +168,7 @@ def reported(heartbeats: Heartbeats) -> dict[str, object]:
         "applied_version": learner.applied_version or None,
         "batches": BatchesStatus(delivered=learner.batches, dropped=learner.dropped),
         "next_incarnation": learner.next_incarnation,
+        "env_version": learner.env_version,
     }
 
 
@@ -155,6 +179,7 @@ def _waits(learner: LearnerStatus, workers: Iterable[WorkerStatus]) -> WaitsStat
             int(worker.waited_for_space_s) + int(worker.waited_for_round_s) for worker in workers
         ),
         workers_for_weights_seconds=sum(int(worker.waited_for_weights_s) for worker in workers),
+        workers_for_environments_seconds=sum(int(worker.waited_for_environments_s) for worker in workers),
     )
 
 
@@ -162,6 +187,11 @@ def _evaluation(found: Evaluation | None) -> EvaluationStatus | None:
     if found is None:
         return None
     return EvaluationStatus(version=found.version, mean_return=_rounded(found.mean_return), episodes=found.episodes)
+
+
+def _statistic(found: Statistic) -> EpisodeStatistic:
+    mean, least, greatest = (float(f"{value:.4g}") for value in (found.mean, found.min, found.max))
+    return EpisodeStatistic(mean=mean, min=least, max=greatest, count=found.count)
 
 
 def _rounded(value: float | None) -> float | None:

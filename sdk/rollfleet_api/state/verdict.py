@@ -72,6 +72,10 @@ def verdict(job: CollectorJob, observed: Processes, heartbeats: Heartbeats, now_
 
 def _completion(job: CollectorJob, observed: Processes, heartbeats: Heartbeats) -> Verdict | None:
     """The end of a learner's pod is the job's end: it may save results first. A removed pod may exit with 0, too."""
+    servers, limit_s = observed.current.get(Role.ENV_SERVER), job.spec.failure.learner_timeout_seconds
+    if servers and servers.complete and not job.spec.workers:  # each has left by itself
+        message = f"no program has stepped the environments for {limit_s} s (`failure.learnerTimeoutSeconds`)"
+        return Verdict(Stage.COMPLETE, "ServersUnused", message)
     run = observed.current.get(Role.LEARNER)
     done = any(pod.done for pod in observed.pods_of(run))
     if (job.spec.learner or run) and not done and not (run and run.complete):
@@ -163,7 +167,7 @@ def _overdue(job: CollectorJob, observed: Processes, now_s: float) -> Verdict | 
     earliest_s = _since(job, ConditionType.FAILED)
     waits: list[tuple[float, Problem]] = []
     for pod in observed.pods:
-        if pod.role in (*NEEDED, Role.NATS) and not (pod.deleting or pod.running or pod.finished):
+        if pod.role is not Role.EVALUATION and not (pod.deleting or pod.running or pod.finished):
             cause = why_not_running(pod) or Problem("Pending", f"{title(pod)} has not started")
             # The wait starts again on the node: a new node must pull the image.
             waits.append((max(pod.created_s, pod.placed_s, earliest_s), cause))
@@ -182,11 +186,11 @@ def _abandoned(job: CollectorJob, heartbeats: Heartbeats, now_s: float) -> Verdi
     """Return a failure if no learner has sent a heartbeat for `failure.learnerTimeoutSeconds`.
 
     The time starts again when the job is suspended, waits in a queue, or is resumed: a learner in the cluster is, too.
-    And when NATS or the operator comes back: no heartbeat could arrive before.
+    And when NATS or the operator comes back: no heartbeat could arrive before. Without workers, servers count the time.
     """
     limit_s, learner = job.spec.failure.learner_timeout_seconds, heartbeats.learner
     known = job.status or CollectorJobStatus()
-    if not limit_s or (job.spec.learner and known.held(ConditionType.SUSPENDED)):
+    if not (limit_s and job.spec.workers) or (job.spec.learner and known.held(ConditionType.SUSPENDED)):
         return None
     last_s = learner.time_s if learner else parse_time(job.metadata.creation_timestamp or "")
     again_s = max(_since(job, ConditionType.FAILED), _since(job, ConditionType.SUSPENDED))  # as in `_overdue`

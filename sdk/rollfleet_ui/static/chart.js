@@ -32,7 +32,7 @@ function hatched(name) {
 /**
  * Props:
  * - `title`, and a `note` beside the values until there is a cursor;
- * - `x`, ascending; `xIs`: `time` (epoch seconds), `age` (seconds) or `frames`; `xFormat` for the last two;
+ * - `x`, ascending; `xIs`: `time` (epoch seconds), `age` (seconds), `frames` or `version`; `xFormat` for the last three;
  * - `series`, each `{name, values, colour, dash, steps, area: "plain" | "hatched", part}`; `part`: what to read of a sum;
  * - `format` of values; `range` of y, `[0, null]` for an open end; `marks`, events, each `{x, text}`;
  * - `size`: `tall`, `low`, `strip` or `wall`; `bare`, without labels of x; `together`: charts of one name share a cursor.
@@ -103,7 +103,7 @@ export class Chart extends Component {
             show: !bare,
             size: 1.45 * rem,
             space: 4.5 * rem,
-            incrs: xIs === "frames" ? undefined : SPANS_S,
+            incrs: ["frames", "version"].includes(xIs) ? undefined : SPANS_S,
             values: xIs === "time" ? times : (_, ticks) => ticks.map(this.props.xFormat ?? format),
           },
           {

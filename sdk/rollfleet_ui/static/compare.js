@@ -6,7 +6,7 @@ import { Choice } from "./controls.js";
 import { count, elapsed, number, percent } from "./format.js";
 import { Component, html } from "./html.js";
 import { MOST_COMPARED } from "./jobs.js";
-import { sortedByFrames } from "./overview.js";
+import { sortedBy } from "./overview.js";
 import { jobLink, link, route } from "./route.js";
 
 const METRICS = {
@@ -19,7 +19,7 @@ const METRICS = {
   workersWaitLearner: ["Workers wait for the learner", percent, [0, 1]],
   workersWaitWeights: ["Workers wait for weights", percent, [0, 1]],
 };
-const AXES = { age: "Since start", frames: "Over frames", time: "Over time" };
+const AXES = { age: "Since start", frames: "Over frames", version: "Over versions", time: "Over time" };
 const DASHES = [undefined, [10, 4], [4, 3], [12, 3, 3, 3]];
 
 /** Props: `keys` of the jobs. */
@@ -69,7 +69,7 @@ export class Compare extends Component {
         </div>
       </div>
       <div class="compared">
-        <${Chart} title=${title} x=${x} xIs=${axis} xFormat=${{ frames: count, age: elapsed }[axis]}
+        <${Chart} title=${title} x=${x} xIs=${axis} xFormat=${{ frames: count, version: number, age: elapsed }[axis]}
           format=${format} range=${range} size="wall" series=${series} note="newest values" />
         <ul class="compared-jobs">
           ${compared.map((key) => html`<li key=${key}><a href=${jobLink(key)}>${key}</a>
@@ -84,7 +84,7 @@ export class Compare extends Component {
 /** Return a job's curve as two columns. */
 function curve(history, metric, axis) {
   if (!history) return [[], []];
-  const { x, ...series } = axis === "frames" ? sortedByFrames(history) : { x: history.time, ...history.series };
+  const { x, ...series } = ["frames", "version"].includes(axis) ? sortedBy(axis, history) : { x: history.time, ...history.series };
   return [axis === "age" ? x.map((time) => time - history.time[0]) : x, series[metric]];
 }
 

@@ -4,7 +4,7 @@ import { jobPath, repeated, Resource } from "./api.js";
 import { Track } from "./controls.js";
 import { count, moment, number, since, span } from "./format.js";
 import { Component, html } from "./html.js";
-import { Axis, isOverFrames, Overview } from "./overview.js";
+import { Axis, axis, Overview } from "./overview.js";
 import { jobLink } from "./route.js";
 import { Spec } from "./spec.js";
 import { kindOfJob, Shape } from "./state.js";
@@ -82,7 +82,7 @@ export class Job extends Component {
         </nav>
         ${view === "" && html`<${Axis} />`}
       </div>
-      ${view === "" && html`<${Overview} job=${job} overFrames=${isOverFrames()} page=${page} history=${history} timeline=${timeline} />`}
+      ${view === "" && html`<${Overview} job=${job} over=${axis()} page=${page} history=${history} timeline=${timeline} />`}
       ${view === "workers" && html`<${Workers} job=${job} row=${row} workers=${workers} chosen=${worker} />`}
       ${view === "timeline" && html`<${Timeline} moments=${timeline} />`}
       ${view === "spec" && html`<${Spec} page=${page} />`}`;
@@ -90,7 +90,7 @@ export class Job extends Component {
 }
 
 /** The numbers of a job, in one line where there is room. */
-function Numbers({ row, status: { evaluation, nonFinite, failedEpisodes = {} } }) {
+function Numbers({ row, status: { envVersion, evaluation, nonFinite, failedEpisodes = {} } }) {
   const failed = Object.values(failedEpisodes).reduce((sum, each) => sum + each, 0);
   const goal = row.totalFrames > 0;
   const facts = [
@@ -100,6 +100,7 @@ function Numbers({ row, status: { evaluation, nonFinite, failedEpisodes = {} } }
     ...(evaluation ? [["Evaluation", number(evaluation.meanReturn), `at version ${count(evaluation.version)}`]] : []),
     ["Version", count(row.publishedVersion), row.appliedVersion != null && `slowest worker ${count(row.appliedVersion)}`],
     ["Lag", count(row.lag)],
+    ...(envVersion ? [["Settings", count(envVersion), "version of the environments' settings"]] : []),
     ...(failed ? [["Failed episodes", count(failed), Object.keys(failedEpisodes).join(", ")]] : []),
     ...(nonFinite ? [["NaN, infinity", count(nonFinite), "frames and versions"]] : []),
     ["Workers", String(row.workersReady), `of ${row.workersDesired}`],

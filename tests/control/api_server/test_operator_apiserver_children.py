@@ -49,9 +49,10 @@ def test_pods_pass_pod_security_restricted_with_devices_claims_and_files(lab: La
         "containers": [{"name": "worker", "resources": {"claims": [{"name": "gpu"}]}}],
     }
     slices = {"gpu": {"count": 1, "resource": "nvidia.com/mig-1g.10gb"}}
-    lab.apply(resources=slices, source={"configMap": "code"}, template={"spec": claims}, learner=LEARNER)
+    env = {"vectorization": "Async", "servers": {"replicas": 1}}
+    lab.apply(env=env, resources=slices, source={"configMap": "code"}, template={"spec": claims}, learner=LEARNER)
     lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": ""}})
-    for role in ("worker", "learner"):
+    for role in ("worker", "learner", "env-server"):
         lab.dry_run_pod(lab.run(role)["spec"]["template"])
     (worker,) = lab.run()["spec"]["template"]["spec"]["containers"]
     assert worker["resources"]["claims"] == [{"name": "gpu"}]

@@ -9,7 +9,7 @@ from tests.waiting import wait_until
 
 from rollfleet_api.job import KIND
 from rollfleet_api.kinds import KINDS
-from rollfleet_api.messages import LearnerPhase
+from rollfleet_api.messages import LearnerPhase, Statistic
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 
@@ -134,13 +134,15 @@ def test_return_is_in_the_metrics_once_there_is_one_and_waits_alone_write_no_sta
         waited_s=9.0,
         mean_return=21.0,
         episodes=3,
-        episode_infos={"goal.x": 0.5},
+        episode_statistics={"goal.x": Statistic(mean=0.5, min=0.0, max=1.0, count=2)},
         failed_episodes={"app.Crash": 7},
     )
     wait_until(lambda: f"rollfleet_job_mean_return{labels} 21.0" in running.http("/metrics")[1])
     assert f"rollfleet_job_learner_waited_seconds{labels} 9.0" in running.http("/metrics")[1]
-    info = f'rollfleet_job_episode_info{{info="goal.x",name="cartpole",namespace="{lab.namespace}"}} 0.5'
-    assert info in running.http("/metrics")[1]
+    assert "the learner waited" in lab.status()["bottleneck"]
+    for part, value in {"mean": 0.5, "min": 0.0, "max": 1.0, "count": 2.0}.items():
+        number = f'{{name="cartpole",namespace="{lab.namespace}",number="goal.x"}} {value}'
+        assert f"rollfleet_job_episode_{part}{number}" in running.http("/metrics")[1]
     failed = f'rollfleet_job_failed_episodes{{error="app.Crash",name="cartpole",namespace="{lab.namespace}"}} 7.0'
     assert failed in running.http("/metrics")[1]
     assert f"rollfleet_job_workers_desired{labels} 2.0" in running.http("/metrics")[1]

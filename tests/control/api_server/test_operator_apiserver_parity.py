@@ -19,9 +19,11 @@ from rollfleet_operator.errors import ApiError
 pytestmark = pytest.mark.cluster
 
 ENVPOOL = {"id": "Pong-v5", "backend": "EnvPool"}
+SERVED = {"vectorization": "Async", "numEnvs": 2, "servers": {"replicas": 2}}
 MORE: list[dict[str, Any]] = [
     {"env": {"id": "Cart Pole"}},
     {"env": ENV | {"device": "gpu"}},
+    {"env": ENV | {"settingsMethod": "set level"}},
     {"env": ENV | {"vectorization": "Async", "numEnvs": 2, "processes": 3}},
     {"env": ENV | {"processes": 1}},
     {"env": ENVPOOL | {"vectorization": "Async"}},
@@ -29,6 +31,10 @@ MORE: list[dict[str, Any]] = [
     {"env": ENVPOOL | {"wrappers": [{"entrypoint": "a:b"}]}},
     {"env": {"entrypoint": "a:b", "backend": "EnvPool"}},
     {"env": ENV | {"backend": "TorchRL"}},
+    {"env": SERVED | {"backend": "TorchRL", "entrypoint": "a:b"}},
+    {"env": ENV | SERVED | {"processes": 2}},
+    {"env": ENV | SERVED | {"servers": {"replicas": 0}}},
+    {"env": ENV | SERVED | {"numEnvs": 512, "servers": {"replicas": 257}}, "collect": {"framesPerBatch": 512}},
     {"env": ENV | {"wrappers": [{"entrypoint": "a:b"}] * 33}},
     {"policy": {"mlp": {"hidden": [1] * 17}}},
     {"policy": {"entrypoint": "a.b"}},

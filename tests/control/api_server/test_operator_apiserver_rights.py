@@ -82,6 +82,7 @@ def live_a_whole_life(lab: Lab) -> None:
     job: dict[str, Any] = {
         "learner": LEARNER,
         "evaluation": {"every": 1},
+        "env": {"vectorization": "Async", "servers": {"replicas": 1}},
         "source": {"configMap": "code"},
         "ttlSecondsAfterFinished": 0,
     }
@@ -91,6 +92,7 @@ def live_a_whole_life(lab: Lab) -> None:
     lab.server_serves()
     lab.run("learner")
     lab.run("evaluation")
+    lab.run("env-server")
     lab.wait_condition("Progressing", "Starting")
 
     lab.refuse_pods('pods "x" is forbidden: exceeded quota: gpus')
@@ -239,11 +241,15 @@ OWN = {
     "network-policy": policy(),
     "workers": run(),
     "evaluation": run(metadata={"name": "x-eval-0123abcd"}),
+    "environment-servers": run(metadata={"name": "x-servers-0123abcd"}),
+    "service-of-environment-servers": service(metadata={"name": "x-servers"}, spec={"clusterIP": "None"}),
+    "network-policy-of-environment-servers": policy(metadata={"name": "x-env-server-rollfleet"}),
     "secret-of-the-server": manifest("v1", "Secret", "x-server-nats", type="rollfleet.dev/nats"),
     "server": deployment(),
     "service": service(),
     "server-of-a-name-that-begins-with-a-digit": deployment(metadata={"name": "nats-x"}),
     "service-of-a-name-that-begins-with-a-digit": service(metadata={"name": "nats-x"}),
+    "service-of-environment-servers-of-such-a-name": service(metadata={"name": "servers-x"}),
     "service-with-a-load-balancer": service(spec={"type": "LoadBalancer"}),
     "network-policy-of-the-server": policy(metadata={"name": "x-nats-rollfleet"}),
     "event": report(KIND),

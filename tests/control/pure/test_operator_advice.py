@@ -8,7 +8,7 @@ from rollfleet_api.diagnosis import ADVICE, UNSEEN
 from rollfleet_api.kinds import KINDS
 from rollfleet_api.permissions import Role
 
-NO_TROUBLE = {"LearnerDone", "LearnerExited", "TotalFrames"}
+NO_TROUBLE = {"LearnerDone", "LearnerExited", "ServersUnused", "TotalFrames"}
 OF_KUBERNETES = {
     "CrashLoopBackOff",
     "CreateContainerConfigError",
@@ -32,7 +32,7 @@ def test_every_problem_of_the_operator_has_advice(repository: Path) -> None:
     files = [repository / f"sdk/rollfleet_api/state/{name}.py" for name in ("problems", "status", "verdict")]
     reported = set().union(*map(reasons, [*files, repository / "operator/rollfleet_operator/apply.py"]))
     assert "QuotaExceeded" in reported
-    reported |= {f"{role.capitalize()}Crashed" for role in Role}
+    reported |= {f"{role.word}Crashed" for role in Role}
     assert reported - OF_KUBERNETES - NO_TROUBLE <= set(ADVICE)
 
 

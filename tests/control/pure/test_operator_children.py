@@ -46,7 +46,8 @@ def test_a_job_needs_its_server_when(found: Scene, needed: bool) -> None:
 
 
 def test_children_are_deleted_with_the_job_and_do_not_delay_it() -> None:
-    for manifest in wanted(a_job(learner=LEARNER)).values():
+    env = {"vectorization": "Async", "servers": {"replicas": 1}}
+    for manifest in wanted(a_job(learner=LEARNER, env=env)).values():
         (owner,) = manifest["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == (a_job().metadata.uid, True, False)
         assert "finalizers" not in manifest["metadata"]

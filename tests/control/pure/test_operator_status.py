@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from tests.control.pure.scene import Scene, scene
 
-from rollfleet_api.messages import LearnerStatus, WorkerState
+from rollfleet_api.messages import LearnerStatus, Statistic, WorkerState
 from rollfleet_api.permissions import Role
 from rollfleet_api.state.problems import Problem
 from rollfleet_api.state.status import is_transition, not_reconciled, ours, status
-from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, Phase, WaitsStatus
+from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, EpisodeStatistic, Phase, WaitsStatus
 from rollfleet_api.times import format_time
 from rollfleet_operator.manifest import overlay
 
@@ -42,13 +42,18 @@ def learner(**fields: Any) -> LearnerStatus:
 
 def test_returns_and_waits_are_those_of_the_heartbeats() -> None:
     found = scene().running(0, 1)
-    workers = [found.beat(0, waited_for_space_s=1.9, waited_for_weights_s=7.0), found.beat(1, waited_for_space_s=2.5)]
+    workers = [
+        found.beat(
+            0, waited_for_space_s=1.9, waited_for_weights_s=7.0, newest_failure="environment 3: B", failed_s=9.0
+        ),
+        found.beat(1, waited_for_space_s=2.5, newest_failure="environment 3: A", failed_s=8.0),
+    ]
     now = status_of(
         found.with_heartbeats(
             *workers,
             learner=learner(
                 mean_return=-142.4567,
-                episode_infos={"success": 2 / 3},
+                episode_statistics={"success": Statistic(mean=2 / 3, min=0.0, max=1.0, count=3)},
                 episodes=77,
                 waited_s=3.7,
                 non_finite=5,
@@ -56,10 +61,14 @@ def test_returns_and_waits_are_those_of_the_heartbeats() -> None:
             ),
         )
     )
-    assert now.episode_infos == {"success": 0.6667}
+    assert now.episode_statistics == {"success": EpisodeStatistic(mean=0.6667, min=0.0, max=1.0, count=3)}
     assert now.failed_episodes == {"TimeoutError": 2}
+    assert now.newest_failure == "worker 0, environment 3: B"
     assert (now.mean_return, now.episodes, now.lag, now.non_finite) == (-142.5, 77, 1, 5)
     assert now.waits == WaitsStatus(learner_seconds=3, workers_for_learner_seconds=3, workers_for_weights_seconds=7)
+    stopped = found.edited(suspend=True)
+    said = [status(replace(each.snapshot, bottleneck="The workers are.")).bottleneck for each in (found, stopped)]
+    assert said == ["The workers are.", ""]
     gone = found.with_heartbeats(learner=learner(mean_return=3.0, waited_s=5.0)).later(10).with_heartbeats()
     assert (status_of(gone).mean_return, status_of(gone).waits.learner_seconds) == (3.0, 5)
 

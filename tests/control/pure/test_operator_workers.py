@@ -181,7 +181,7 @@ def test_longest_name_fits_into_a_host_name() -> None:
     assert len(run) + len("-") + MAX_WORKER_INDEX_DIGITS == MAX_LABEL_LENGTH
 
 
-@pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER, Role.EVALUATION])
+@pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER, Role.EVALUATION, Role.ENV_SERVER])
 def test_name_of_a_run_is_parsed_back(role: Role) -> None:
     name = names.Workload("a-workers-b", role, "0123abcd")
     assert names.Workload.parse(str(name)) == name

@@ -7,13 +7,14 @@ lost, come late, or come twice. A third program attacks NATS, a fourth is the le
 import asyncio
 import json
 import logging
+import multiprocessing
 import os
 import random
 import signal
 import sys
 import time
 from contextlib import suppress
-from itertools import count, cycle
+from itertools import count, cycle, groupby
 from typing import Any
 
 import torch
@@ -22,14 +23,14 @@ from tests.attacks import ATTACKS
 
 import rollfleet
 from rollfleet.cli import worker_program
-from rollfleet.envs.factory import make_env
+from rollfleet.envs.factory import make_one
 from rollfleet.errors import JobEnded, LearnerReplaced
 from rollfleet.learner import gathering
 from rollfleet.nats.link import Link
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.policies.factory import make_policy
-from rollfleet_api.address import THREADS, Address
+from rollfleet_api.address import THREADS, WORKER, Address
 from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
 from rollfleet_api.versions import count_of
@@ -38,8 +39,10 @@ PAUSE_S, LONG_PAUSE_S = 0.01, 0.5  # the learner pauses between two batches
 LATE_S = 0.1
 
 
-def work(log: str, url: str, job: str, index: int) -> None:
+def work(log: str, url: str, job: str, index: int, *, variables: dict[str, str]) -> None:
     _begin(log)
+    os.environ |= {WORKER: str(index)} | variables
+    multiprocessing.current_process().daemon = False  # its environments have processes
     send, numbers = NatsWorkerTransport.send, count()
 
     def recorded(self: NatsWorkerTransport, fragment: Any, meta: Any) -> Any:
@@ -104,7 +107,7 @@ def learn(log: str, url: str, job: str) -> None:
 
 
 def _policy(job: rollfleet.CollectorJob) -> Any:
-    env = make_env(job.spec.env.model_copy(update={"num_envs": 1}))
+    env = make_one(job.spec.env)
     return make_policy(job.spec.policy, env.single_observation_space, env.single_action_space)
 
 
@@ -164,11 +167,16 @@ def _key(of: Any) -> str:
 
 
 def _rows(observations: torch.Tensor, ids: torch.Tensor) -> list[dict[str, Any]]:
-    """Return for each environment its identity, its first and last frame, and the trajectory ids of its episodes."""
+    """Return for each environment its identity, its first and last frame, and the trajectory ids of its episodes.
+
+    An environment that replaces another is one of its own.
+    """
     rows = []
-    for seen, owner in zip(observations.tolist(), ids.tolist(), strict=True):
-        episodes = {(owner[t], frame[2]) for t, frame in enumerate(seen)}
-        rows.append({"of": seen[0][:2], "frames": [seen[0][4], seen[-1][4]], "ids": sorted(episodes)})
+    for row in zip(observations.tolist(), ids.tolist(), strict=True):
+        for of, part in groupby(zip(*row, strict=True), key=lambda frame: frame[0][:2]):
+            seen, owner = zip(*part, strict=True)
+            episodes = {(owner[t], frame[2]) for t, frame in enumerate(seen)}
+            rows.append({"of": of, "frames": [seen[0][4], seen[-1][4]], "ids": sorted(episodes)})
     return rows
 
 

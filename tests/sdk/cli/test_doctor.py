@@ -51,6 +51,13 @@ def operator(jobs: Jobs, namespace: Namespace, *, running: str, ready: int) -> I
         jobs.api.delete("Deployment", namespace.name, "rollfleet")
 
 
+def test_a_machine_with_more_work_than_cpus_is_reported(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 1.0, 1.0))
+    code, lines = doctor()
+    assert code == 0
+    assert "load 1000.0; more runs here than they can do: use fewer `workers`" in lines["CPUs"]
+
+
 def test_a_machine_without_a_cluster_is_well(doctor: Doctor) -> None:
     code, lines = doctor()
     assert code == 0

@@ -12,6 +12,7 @@ import gymnasium
 import pytest
 import torch
 import yaml
+from tests.own_environment import python_with
 from tests.running import output_of
 from tests.sdk.cli.program import Program, Workplace
 from torch.nn.utils import parameters_to_vector
@@ -157,14 +158,39 @@ def test_atari_trains_on_stacked_images_of_whole_games(repository: Path, workpla
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("library", ["cleanrl", "stable_baselines3", "torchrl"])
-def test_the_ppo_of_another_library_learns_from_our_batches(library: str, repository: Path, tmp_path: Path) -> None:
-    example = repository / "examples" / f"{library}_ppo.py"
-    assert len(example.read_text().splitlines()) <= 80
-    output = output_of(sys.executable, example, "8192", cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("example", "packages"),
+    [
+        ("cleanrl_ppo", ()),
+        ("stable_baselines3_ppo", ()),
+        ("torchrl_ppo", ()),
+        ("cleanrl_make_vec", ()),
+        ("cleanrl_dqn_make_vec", ()),
+        ("stable_baselines3_make_vec", ()),
+        ("skrl_make_vec", ("skrl==2.1.1",)),
+        ("jax_make_vec", ("jax==0.10.2", "jaxlib==0.10.2", "ml_dtypes==0.6.0", "opt_einsum==3.4.0")),
+    ],
+)
+def test_the_loop_of_another_library_learns(
+    example: str, packages: tuple[str, ...], repository: Path, tmp_path: Path
+) -> None:
+    program = repository / "examples" / f"{example}.py"
+    assert len(program.read_text().splitlines()) <= 120
+    python = python_with(tmp_path / "packages", "--no-deps", *packages) if packages else sys.executable
+    output = output_of(python, program, "8192", cwd=tmp_path)
     returns = [float(number) for number in re.findall(r"mean return (\S+)", output)]
     assert len(returns) == 8
     assert returns[-1] > 1.5 * returns[0], returns
+
+
+@pytest.mark.slow
+def test_a_loop_plays_images_of_games_in_servers(repository: Path, tmp_path: Path) -> None:
+    packages = ("ale-py==0.12.1", "opencv-python-headless==5.0.0.93")
+    python = python_with(tmp_path / "packages", "--no-deps", *packages)
+    output = output_of(python, repository / "examples" / "cleanrl_atari_make_vec.py", "1024", cwd=tmp_path)
+    points = re.search(r"1,024 frames  points (-?\d+)", output)
+    assert points, output
+    assert -24 < int(points[1]) < -8  # of eight games' first half minute, by chance
 
 
 @pytest.mark.slow
@@ -182,3 +208,13 @@ def test_a_search_continues_in_processes_with_the_trials_of_another(repository: 
     for more, trials in ((["--trials=2"], 2), (["--trials=1", "--workers=1"], 3)):
         output = output_of(*command, *more, cwd=tmp_path)
         assert re.search(rf"^{trials} trials, \d pruned; the best: mean return \d+\.\d$", output, re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_curriculum_makes_rooms_larger_as_its_policy_succeeds(repository: Path, tmp_path: Path) -> None:
+    python = python_with(tmp_path / "minigrid", "--no-deps", "minigrid==3.0.0")  # its pygame is not ours
+    output = output_of(python, repository / "examples" / "curriculum.py", "--frames=40960", cwd=tmp_path)
+    sizes = [int(size) for size in re.findall(r"frames  size (\d+)", output)]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > 6

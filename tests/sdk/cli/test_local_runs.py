@@ -31,6 +31,7 @@ def test_the_newest_run_of_a_folder_is_described_as_a_clusters_job_is(runs: Path
     assert shown[0] == "default/cartpole@2 is Complete"
     assert "Workers 2 of 2 ready, 0 restarts" in shown
     assert "Frames 128, 0/s" in shown
+    assert "Bottleneck The learner is the bottleneck." in shown
     assert shown[-1].endswith("Created run/cartpole@2 created")
 
 

@@ -51,10 +51,12 @@ def operator(api_server: ApiServer, nats_server: OrganisationNats, namespace: Na
 
 
 @pytest.fixture
-def kubelet(api: ClusterApi, operator: RunningOperator, outside: None, tmp_path: Path) -> Iterator[Kubelet]:
+def kubelet(
+    api: ClusterApi, namespace: Namespace, operator: RunningOperator, outside: None, tmp_path: Path
+) -> Iterator[Kubelet]:
     """A cluster that runs the workers of the test's namespace; the kubeconfig of this process names it."""
     folder = tmp_path / "pods"
     folder.mkdir()
-    kubelet = Kubelet(api.client, api.namespace, folder)
+    kubelet = Kubelet(api.client, namespace, folder)
     yield kubelet
     kubelet.stop()

@@ -17,21 +17,22 @@ class ForwardingNode:
     """The node, with the pods that a test puts on it. Every port leads to `target_port` of this machine.
 
     Attributes:
+        name: Its name.
         streams: The streams that were opened.
     """
 
     def __init__(self, namespace: Namespace, target_port: int) -> None:
         self.streams = 0
         self._namespace, self._target_port = namespace, target_port
-        self._name = f"node-{uuid.uuid4().hex[:6]}"
+        self.name = f"node-{uuid.uuid4().hex[:6]}"
         self._open: set[web.WebSocketResponse] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        namespace.node(self._name, asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(30))
+        namespace.node(self.name, asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(30))
 
     def add_pod(self, name: str, labels: dict[str, str] | None = None, **metadata: str) -> None:
-        spec = {"nodeName": self._name, "containers": [{"name": "nats", "image": "nats:1"}]}
+        spec = {"nodeName": self.name, "containers": [{"name": "nats", "image": "nats:1"}]}
         pod: Any = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels, **metadata}}
         pod["spec"] = spec
         self._namespace.create(pod)

@@ -34,7 +34,7 @@ def fragment(envs: int = 2, time: int = 4) -> Fragment:
             ("collector", "traj_ids"): torch.zeros(envs, time, dtype=torch.int64),
         },
         final={OBSERVATION: torch.tensor([[-1.0], [-2.0], [-3.0]])},
-        episodes={name: torch.zeros(1, dtype=dtype) for name, dtype in EPISODES.items()},
+        episodes={name: torch.zeros(1, *shape, dtype=dtype) for name, (dtype, shape) in EPISODES.items()},
         version=7,
     )
 

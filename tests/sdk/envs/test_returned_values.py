@@ -162,7 +162,7 @@ def test_an_observation_without_a_key_of_its_dict_is_refused(
 ) -> None:
     right = PAIR.sample()
     rollout = returning(PAIR, *((found, right) if when == "reset" else (right, found)))
-    with pytest.raises(EnvironmentInvalid, match=r"environment 0 .*: the observation .* lacks parts of Dict"):
+    with pytest.raises(EnvironmentInvalid, match=r"environment 0 .*: the value .* lacks parts of Dict"):
         rollout.collect(version=0)
 
 

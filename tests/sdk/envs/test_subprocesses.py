@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
 from gymnasium.spaces import Box, Dict
+from tests.running import gone
 from tests.sdk.rollout.robot import OBSERVATIONS, Robot
 
-from rollfleet.envs import subprocesses
+from rollfleet.envs import server_process
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.space_tree import SpaceTree
@@ -62,8 +64,20 @@ class Simulated(Robot):
         simulator.join()
 
     def close(self) -> None:
-        time.sleep(subprocesses.GRACE_S + 0.5)
+        time.sleep(server_process.GRACE_S + 0.5)
         self._file.touch()
+
+
+class Computing(Robot):
+    """Computes with numpy and torch. Returns the CPU time of its process, over that of the thread that calls it."""
+
+    def compute(self) -> float:
+        numbers = np.ones((300, 300))
+        tensor = torch.ones(300, 300)
+        all_s, own_s = time.process_time(), time.thread_time()
+        for _ in range(30):
+            numbers @ numbers, tensor @ tensor
+        return (time.process_time() - all_s) / (time.thread_time() - own_s)
 
 
 class Wordy(Robot):
@@ -82,11 +96,6 @@ class Wordy(Robot):
 def three_steps(env: VectorEnv) -> None:
     for _ in range(3):
         env.step(env.action_space.sample())
-
-
-def gone(pids: list[int]) -> bool:
-    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    return not psutil.wait_procs(processes, timeout=10)[1]
 
 
 @pytest.mark.slow
@@ -130,6 +139,16 @@ def test_a_failure_names_its_environments_and_nothing_is_left_after_close(how: s
         three_steps(env)
     env.close()
     assert gone(pids)
+
+
+def test_an_environment_computes_with_one_thread_of_numpy_and_torch(request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(2)
+    Computing().compute()  # a fork of a process with torch's threads would wait for its own
+    env = ProcessVectorEnv([Computing], 1)
+    (share,) = env.call("compute")
+    env.close()
+    assert share < 1.2
 
 
 def test_a_long_answer_that_an_error_left_unread_blocks_no_long_request() -> None:

@@ -26,7 +26,7 @@ def arrival(sequence: int, *, worker: int = 0, incarnation: int = 0, session: in
         sequence=sequence,
         meta=BatchMeta(session=session, round=round, version=1, frames=8),
         batch=TensorDict({}, [2, 4]),
-        episodes={name: torch.empty(0, dtype=dtype) for name, dtype in EPISODES.items()},
+        episodes={name: torch.empty(0, *shape, dtype=dtype) for name, (dtype, shape) in EPISODES.items()},
         nbytes=100,
     )
 

@@ -91,6 +91,7 @@ READS: dict[str, Call] = {
     "mean_return": lambda c: c.mean_return,
     "episode_returns": lambda c: c.episode_returns,
     "episode_lengths": lambda c: c.episode_lengths,
+    "episode_table": lambda c: c.episode_table(),
     "state_dict": lambda c: c.state_dict(),
     "len": len,
 }

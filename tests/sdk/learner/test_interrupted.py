@@ -304,7 +304,8 @@ def test_ctrl_c_leaves_all_counters_as_they_were() -> None:
 
     def counters() -> tuple[Any, ...]:
         beat = transport.status()
-        return collector.state_dict(), beat.frames, beat.batches, beat.episodes, beat.mean_return, beat.lag
+        rows = len(collector.episode_table()["return"])
+        return collector.state_dict(), beat.frames, beat.batches, beat.episodes, beat.mean_return, beat.lag, rows
 
     env = {"entrypoint": "rollfleet.testing:CountingEnv", "numEnvs": 2}
     job = small_job(mode="Sync", env=env, collect={"framesPerBatch": 16})

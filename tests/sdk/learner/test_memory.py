@@ -16,7 +16,10 @@ KEPT_BYTES_PER_BATCH = 100.0  # a forgotten future alone takes some 200
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
-def test_learner_and_workers_keep_no_memory_of_past_batches(mode: str, server: Server, connect: Connect) -> None:
+def test_learner_and_workers_keep_no_memory_of_past_batches(
+    mode: str, server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollfleet.learner.episode_table.ROWS", 100)  # the table is full after the first batches
     server.start_workers(mode=mode, workers=2, env={"id": "CartPole-v1", "numEnvs": 4}, collect={"framesPerBatch": 32})
     with connect(actor_critic()) as collector:
         tracemalloc.start()

@@ -21,6 +21,7 @@ from rollfleet.learner.worker_entrypoints import env_of_worker, named, policy_of
 from rollfleet.schemes import Trained
 from rollfleet.transports.hooks import HOOKS
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.permissions import Role
 
 HERE, OURS = __name__, "rollfleet.learner.worker_entrypoints"
 PLACE = Cluster(name="mine", namespace="team-a")
@@ -101,14 +102,15 @@ OPTIONS: list[dict[str, Any]] = [
     {"total_frames": 64, "init_random_frames": 32, "max_frames_per_traj": 7, "seed": 5, "exploration": "mode"},
     {"traj_format": "cat", "trajs_per_batch": 3, "step_count": True, "is_init": True, "info_keys": ("limit",)},
     {"num_envs": 4, "vectorization": "async", "env_processes": 2, "reset_at_each_iter": True, "set_truncated": True},
-    {"non_finite": "error", "env_failures": {"maxShare": 0.3}},
+    {"non_finite": "error", "env_failures": {"maxShare": 0.3}, "settings_method": "set_level"},
+    {"episode_metrics": ["success"], "episode_label": "task"},
     {"reset_when_done": False, "cat_results": "stack", "stragglers_threshold": 0.9, "suspect_after_s": 20},
     {"mode": "async", "max_lag": 3, "max_batches_ahead": 2, "weights_interval": 0},
     {"workers": 3, "frames_per_batch": 48},
     {"policy": nn.Linear(4, 2), "policy_factory": make_policy, "evaluation": {"every": 2}},
 ]
-ELSEWHERE = {"backend", *HOOKS}
-"""`backend` has one value on this machine; hooks have a test of their own."""
+ELSEWHERE = {"backend", "servers", *HOOKS}
+"""`backend` has one value on this machine, `servers` none; hooks have a test of their own."""
 
 
 def test_each_option_has_a_value() -> None:
@@ -122,6 +124,13 @@ def test_an_option_sets_the_same_field_of_a_job_on_a_cluster_as_in_processes(giv
     there = the_job(**given).spec
     for field in (to_snake(PLACES[name]) for name in given if name in PLACES):
         assert attrgetter(field)(there) == attrgetter(field)(here), field
+
+
+def test_servers_are_about_pods() -> None:
+    served: dict[str, Any] = {"num_envs": 4, "vectorization": "async", "servers": {"replicas": 2}}
+    assert the_job(**served).spec.size(Role.ENV_SERVER) == 2 * the_job(**served).spec.workers
+    with pytest.raises(JobInvalid, match="`servers` is about pods; pass `cluster`, or remove it"):
+        rollfleet.Collector("CartPole-v1", workers=2, frames_per_batch=64, **served)
 
 
 @pytest.mark.parametrize("name", HOOKS)

@@ -28,7 +28,7 @@ def fragment(value: float = 0.0, *, envs: int = 2, steps: int = 3, size: int = 4
             ("collector", "traj_ids"): torch.zeros(envs, steps, dtype=torch.int64),
         },
         final={("observation",): torch.full((envs, size), value)},
-        episodes={name: torch.empty(0, dtype=dtype) for name, dtype in EPISODES.items()},
+        episodes={name: torch.empty(0, *shape, dtype=dtype) for name, (dtype, shape) in EPISODES.items()},
         version=1,
     )
 

@@ -6,7 +6,7 @@ import random
 import signal
 import ssl
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import nats
@@ -109,10 +109,12 @@ def test_an_end_of_a_connection_over_tls_is_no_warning(
     url = f"nats://admin:wrong@{server.host_port}" if refused else server.url()
 
     async def main() -> None:
-        client, over = Client(), asyncio.Event()
+        client, over, left = Client(), asyncio.Event(), list[asyncio.StreamWriter]()
 
         async def end(*_: object) -> None:
             over.set()
+            if client._transport:  # noqa: SLF001 (nats-py leaves that of each failed attempt)
+                left.append(client._transport._io_writer)  # type: ignore[attr-defined] # noqa: SLF001
 
         again: dict[str, Any] = {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.1}
         connected = client.connect(url, tls=trusting, disconnected_cb=end, error_cb=end, **again)
@@ -124,10 +126,12 @@ def test_an_end_of_a_connection_over_tls_is_no_warning(
             await over.wait()
         connecting.cancel()
         await asyncio.wait([connecting], timeout=5)
+        await end()
         await client.close()
-        if left := client._transport:  # noqa: SLF001 (nats-py leaves that of a failed attempt)
-            left.close()  # type: ignore[no-untyped-call]
-        await asyncio.sleep(0)
+        for writer in left:
+            writer.close()
+            with suppress(OSError, TimeoutError):
+                await asyncio.wait_for(writer.wait_closed(), 5)
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(main())

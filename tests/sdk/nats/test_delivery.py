@@ -17,8 +17,9 @@ from rollfleet.nats.transport import NatsTransport
 from rollfleet.testing.rig import run
 from rollfleet.wire.fragment_message import pack_fragment, unpack_fragment
 from rollfleet_api.job import Compression
-from rollfleet_api.messages import LearnerPhase, WorkerState
+from rollfleet_api.messages import LearnerPhase, WorkerState, WorkerStatus, pack
 from rollfleet_api.permissions import Role
+from rollfleet_api.transfers import Offer, Receipt
 
 PLAIN = {"compression": "None"}  # equal numbers would make small batches
 RANDOM: dict[str, Any] = ASYNC | {"policy": {"random": {}}, "delivery": PLAIN}
@@ -102,6 +103,21 @@ def test_a_successor_gets_what_a_replaced_learner_had_not_taken(server: Server, 
     last = transport.send(fragment(2.0), META)
     assert sorted(values(successor, 3)) == [0.0, 1.0, 2.0]
     last.delivered.result(10)
+
+
+def test_a_worker_believes_a_rank_that_has_not_heard_of_rank_0(server: Server, connect: Connect) -> None:
+    server.own(**RANDOM | {"delivery": PLAIN | {"maxBatchesAhead": 1}})
+    offers = server.hear(server.subjects.offer(0), Offer)
+    transport = server.worker_transport(0)
+    transport.report(WorkerStatus(worker=0, incarnation=0))  # the learner numbers it, and it believes receipts
+    replaced = connect(acknowledge="manual")
+    _, second = [transport.send(fragment(float(number)), META) for number in range(2)]
+    assert values(replaced, 1) == [0.0]
+    wait_until(lambda: transport.control and offers)
+    receipt, link = Receipt(process=offers[-1].process, taken=(0,)), server.link(Role.LEARNER)
+    link.call(link.publish(link.subjects.taken(0), pack(receipt)))
+    second.admitted.result(10)
+    assert values(connect(), 1) == [1.0]
 
 
 def test_corrupt_batches_are_dropped_and_counted_and_later_ones_arrive(server: Server, connect: Connect) -> None:

@@ -1,7 +1,7 @@
 """Environments that fail one by one: their episodes end at the last complete transition, and the others go on."""
 
-import os
-import time
+import math
+import re
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tests.sdk.counting import OPTIONS, always_0
 from tests.sdk.places import Collect
+from tests.sdk.rollout.failing import FAILED, NO_LIMIT, TRAJECTORY, Failing, check
 from tests.sdk.rollout.recurrent_policy import LANES, Recurrent
 from tests.sdk.rollouts import Observing, collected, poles, rollout_of
 
@@ -24,62 +25,6 @@ from rollfleet.testing import CountingEnv
 from rollfleet_api.messages import MOST_NUMBERS
 from rollfleet_api.placement import EnvironmentFailuresSpec
 
-FAILED, TRAJECTORY = ("collector", "failed"), ("collector", "traj_ids")
-NO_LIMIT = {"maxShare": 1.0}
-
-
-class Failing(Observing):
-    """Observes a number of the episode's own, and the frame in it, which is the reward of a step from there, too.
-
-    Some steps fail, by this share of them: with an exception, the end of the process, or without an end. `at`, if it
-    is not 0, is a step of each episode that fails.
-    """
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
-    length = 40
-
-    def __init__(self, share: float = 0.0, how: str = "raises", at: int = 0, resets: bool = True) -> None:
-        self._share, self._how, self._at, self._resets = share, how, at, resets
-        self._name = 0.0
-
-    def seen(self) -> Any:
-        return np.array([self._name, self.frame])
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        if not self._resets:
-            raise ConnectionError("no simulator")
-        if seed is not None:
-            self.np_random = np.random.default_rng(seed)
-        self._name = self.np_random.random()
-        self.frame = 0
-        return self.seen(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if self.np_random.random() < self._share or self.frame + 1 == self._at:
-            if self._how == "dies":
-                os._exit(3)
-            time.sleep(0 if self._how == "raises" else 3600)
-            raise ConnectionError("the simulator is gone")
-        observation, _, *rest = super().step(action)
-        return observation, self.frame - 1.0, *rest
-
-
-def check(batch: Any) -> tuple[int, int]:
-    """Check each transition of a batch; return the numbers of failed episodes, and of those that ended well."""
-    mask = batch.get(("collector", "mask"), torch.ones(batch.shape, dtype=torch.bool))
-    before, after = batch["observation"], batch["next", "observation"]
-    truncated, done = batch["next", "truncated"][..., 0], batch["next", "done"][..., 0]
-    failed, ids = batch[FAILED], batch[TRAJECTORY]
-    assert torch.equal(before[..., 0][mask], after[..., 0][mask])
-    assert torch.equal(before[..., 1][mask] + 1, after[..., 1][mask])
-    assert torch.equal(before[..., 1][mask].float(), batch["next", "reward"][..., 0][mask])
-    assert (truncated | ~failed).all()
-    goes_on = (ids[:, 1:] == ids[:, :-1])[mask[:, 1:]]
-    assert torch.equal(goes_on, ~done[:, :-1][mask[:, 1:]])
-    assert torch.equal(after[:, :-1][mask[:, 1:]][goes_on], before[:, 1:][mask[:, 1:]][goes_on])
-    assert (before[:, 1:, 1][mask[:, 1:]][~goes_on] == 0).all()
-    return int(failed.sum()), int((done & ~failed).sum())
-
 
 @pytest.mark.parametrize("more", [{}, {"trajs_per_batch": 5}], ids=["rows", "whole trajectories"])
 @pytest.mark.parametrize(
@@ -89,31 +34,37 @@ def check(batch: Any) -> tuple[int, int]:
         ("raises", "async", 0.02, NO_LIMIT),
         ("dies", "async", 0.005, NO_LIMIT),
         ("hangs", "async", 0.005, NO_LIMIT | {"stepTimeoutSeconds": 1.0}),
+        ("raises", "servers", 0.02, NO_LIMIT),
+        ("dies", "servers", 0.005, NO_LIMIT),
+        ("hangs", "servers", 0.005, NO_LIMIT | {"stepTimeoutSeconds": 1.0}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_failed_episode_ends_at_its_last_complete_transition(
     how: str, vectorization: str, share: float, failures: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    with rollfleet.Collector(
-        Failing,
-        env_kwargs={"share": share, "how": how},
-        num_envs=4,
-        vectorization=vectorization,
-        frames_per_batch=256,
-        env_failures=failures,
-        **more,
-    ) as collector:
+    kwargs = {"share": share, "how": how}
+    env: Any = Failing
+    if vectorization == "servers":
+        env = rollfleet.make_vec(Failing, num_envs=4, workers=2, env_kwargs=kwargs)
+    else:
+        more = more | {"num_envs": 4, "vectorization": vectorization, "env_kwargs": kwargs}
+    with rollfleet.Collector(env, frames_per_batch=256, env_failures=failures, **more) as collector:
         failed = ended = 0
         while not (failed and ended):
             found = check(next(collector))
             failed, ended = failed + found[0], ended + found[1]
-        (name,) = collector.stats().failed_episodes
+        (name,), (worker,) = (stats := collector.stats()).failed_episodes, stats.workers.values()
+    newest = re.match(rf"environment (\d): {name}, (\d+) times in the hour before ", worker.newest_failure)
+    assert newest
+    assert int(newest[1]) < 4
+    assert 0 < int(newest[2]) <= stats.failed_episodes[name]
     assert name == {"raises": "ConnectionError", "dies": "ChildProcessError", "hangs": "TimeoutError"}[how]
     assert set(collector.episode_lengths) <= {40}, "the return of a failed episode is none"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_million_frames_with_failures_are_true_and_the_mean_return_is_unbiased() -> None:
     class Priced(Failing):
         """Each episode has a price, which is not seen before its last frame."""
@@ -139,6 +90,58 @@ def test_a_million_frames_with_failures_are_true_and_the_mean_return_is_unbiased
     assert failed > 5000
     error = np.std(returns) / len(returns) ** 0.5
     assert abs(np.mean(returns)) < 4 * error, "p < 0.0001"
+
+
+class Chain(Observing):
+    """Goes among three states as `moves` say, and ends with `END` at each step. One state fails."""
+
+    observation_space = gymnasium.spaces.Box(0, 2, (1,), np.float64)
+    moves = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.1, 0.2, 0.7]])
+    END, GAMMA, FAILS = 0.05, 0.9, 0.015
+
+    @classmethod
+    def values(cls) -> torch.Tensor:
+        """Return the closed form of the states' values."""
+        stays = np.eye(3) - cls.GAMMA * (1 - cls.END) * cls.moves
+        return torch.from_numpy(np.linalg.solve(stays, np.arange(3.0)))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.np_random = np.random.default_rng(seed)
+        self._state = int(self.np_random.integers(3))
+        return np.array([self._state]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        fails, moves, ends = self.np_random.random(3)
+        if self._state == 2 and fails < self.FAILS:
+            raise ConnectionError("the simulator is gone")
+        reward = self._state + self.np_random.normal()
+        self._state = int(np.searchsorted(self.moves[self._state].cumsum(), moves))
+        return np.array([self._state]), reward, bool(ends < self.END), False, {}
+
+
+@pytest.mark.slow
+def test_an_estimate_of_values_is_unbiased_where_a_tenth_of_the_episodes_fails_in_one_state() -> None:
+    values, errors, failing = Chain.values(), [], []
+    failed = ended = 0
+    with rollfleet.Collector(
+        Chain, num_envs=8, frames_per_batch=8000, total_frames=120_000, env_failures={}
+    ) as collector:
+        for batch in collector:
+            now, then = (values[each["observation"][..., 0].long()] for each in (batch, batch["next"]))
+            bootstrap = Chain.GAMMA * then * ~batch["next", "terminated"][..., 0]
+            errors.append((batch["next", "reward"][..., 0] + bootstrap - now).flatten())
+            failing.append(batch[FAILED].flatten())
+            failed, ended = failed + int(batch[FAILED].sum()), ended + int(batch["next", "done"].sum())
+    found, flagged = torch.cat(errors), torch.cat(failing)
+    assert 0.08 < failed / ended < 0.15
+
+    def p_value(errors: torch.Tensor) -> float:
+        return math.erfc(abs(float(errors.mean() / errors.std())) * (len(errors) / 2) ** 0.5)
+
+    assert p_value(found) > 0.001
+    ends = torch.where(flagged, found - Chain.GAMMA * values.mean(), found)
+    assert p_value(ends) < 0.001, "what a failure that looks like an end would do is seen"
 
 
 def test_the_others_do_not_notice() -> None:
@@ -227,6 +230,25 @@ def test_a_process_that_died_between_two_steps_answers_no_call_and_costs_its_epi
     check(after)
 
 
+class Diverging(Failing):
+    """Observes NaN at its ninth frame."""
+
+    def seen(self) -> Any:
+        return np.array([self._name, np.nan if self.frame == 9 else self.frame])
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_an_observation_outside_of_its_space_is_a_failure_if_asked_for(vectorization: str) -> None:
+    failures = NO_LIMIT | {"checkObservations": True}
+    with rollfleet.Collector(
+        Diverging, num_envs=2, frames_per_batch=64, env_failures=failures, vectorization=vectorization
+    ) as collector:
+        batch = next(collector)
+        (name,) = collector.stats().failed_episodes
+    assert check(batch) == (6, 0)
+    assert name.endswith("ObservationOutside")
+
+
 class Inventive(Failing):
     """Each error has a class of its own."""
 
@@ -261,7 +283,6 @@ def torchrl_env() -> Any:
     [
         (own_vector, {}, "replaces no single environment; remove `env_failures`"),
         (torchrl_env, {}, "TorchRL's environments cannot be replaced one by one; remove `env_failures`"),
-        (partial(processes, 1), {}, "has 1 processes: .* make it without `processes`"),
         (Failing, {"env_failures": {"resetTimeoutSeconds": 1}}, "write `vectorization='async'`"),
         (Failing, {"reset_when_done": False}, "remove `reset_when_done`"),
         (

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import islice
+from statistics import fmean
 from typing import Any
 
 import gymnasium
@@ -16,12 +17,12 @@ from tests.sdk.rollouts import rollout_of
 from torch import Tensor
 
 from rollfleet import ReplayBuffer
-from rollfleet.data.batch import to_batch
+from rollfleet.data.batch import EPISODES, to_batch
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import EnvironmentInvalid, JobInvalid
 from rollfleet.rollout.rollout import Rollout
 from rollfleet_api.job import EnvSpec, Vectorization
-from rollfleet_api.messages import MOST_NUMBERS
+from rollfleet_api.messages import MOST_NUMBERS, MOST_STATISTICS, Statistic
 
 FRAMES = 4  # of an episode
 KEYS = ("place", "level", "success", "never")
@@ -195,7 +196,7 @@ def test_the_numbers_of_last_infos_are_those_of_their_episodes(
     for _ in range(3):
         fragment = rollout.collect(version=0)
         batch, said = to_batch(fragment), fragment.episodes
-        assert set(said) == {"returns", "lengths", "info.level", "info.success"}
+        assert set(said) == {*EPISODES, "info.level", "info.success"}
         last = batch["next", "observation"][batch["next", "done"].squeeze(-1)].squeeze(-1)
         assert said["info.level"].sort().values.tolist() == (last + 2**40).sort().values.tolist()
         assert torch.equal(said["info.success"] == 1, (said["info.level"] - 2**40) % (2 * FRAMES) == 0)
@@ -218,8 +219,47 @@ def test_an_episode_without_a_number_has_none_and_the_first_32_names_count(
     said = [record.message for record in caplog.records if "numbers at the end of an episode" in record.message]
     assert said == [
         "environment SyncVectorEnv(num_envs=1) says more than 32 numbers at the end of an episode; '16 29' and others "
-        "are not counted: leave them out of its info"
+        "are not counted: name those that count in `episode_metrics` (`collect.episodeMetrics` of a job)"
     ]
+
+
+class Tasks(Reporting):
+    """Its `task` is one of two, the number of the third, or missing."""
+
+    def step(self, action: Any) -> Any:
+        *outcome, info = super().step(action)
+        tasks: list[dict[str, Any]] = [{"task": "reach"}, {"task": "push"}, {"task": 3}, {}]
+        return *outcome, info | tasks[self._steps // FRAMES % 4] | {"score": {"easy": 1, "hard": 2}, "text": "y" * 1000}
+
+
+@pytest.mark.parametrize("vector", ["here", "async", *(name for name in ENVS if name.startswith("SyncVectorEnv"))])
+@pytest.mark.parametrize("options", [{}, {"trajs_per_batch": 5}], ids=str)
+def test_the_chosen_numbers_and_the_label_are_those_of_their_episode(vector: str, options: dict[str, Any]) -> None:
+    vectors: dict[str, Any] = {
+        "here": lambda: make_env(spec(Vectorization.SYNC), Tasks),
+        "async": lambda: make_env(spec(Vectorization.ASYNC, processes=2), Tasks),
+    }
+    mode = {"next step": AutoresetMode.NEXT_STEP, "same step": AutoresetMode.SAME_STEP}.get(
+        vector.partition(", ")[2], AutoresetMode.DISABLED
+    )
+    env = vectors.get(vector, lambda: SyncVectorEnv([Tasks] * 3, autoreset_mode=mode))()
+    rollout = rollout_of(env, steps=40, episode_metrics=("level", "score.*"), episode_label="task", **options)
+    fragment = rollout.collect(version=0)
+    rollout.close()
+    said = fragment.episodes
+    assert set(said) == {*EPISODES, "info.level", "info.score.easy", "info.score.hard", "label"}
+    ends = ((said["info.level"].long() - 2**40) // FRAMES % 4).tolist()
+    labels = [None if label != label else fragment.labels[int(label)] for label in said["label"].tolist()]
+    assert labels == [["reach", "push", "3", None][end] for end in ends]
+
+
+def test_more_labels_than_31_are_others_in_words(roll: Callable[..., Rollout], caplog: Any) -> None:
+    rollout = roll(
+        make_env(spec(Vectorization.SYNC), Reporting), info_keys=(), episode_label="level", episode_metrics=()
+    )
+    found = [rollout.collect(version=0) for _ in range(30)][-1]
+    assert (len(found.labels), found.labels[-1], *found.episodes) == (MOST_NUMBERS, "others", *EPISODES, "label")
+    assert sum("more than 31 values of the label 'level'" in record.message for record in caplog.records) == 1
 
 
 def test_a_learner_has_the_numbers_of_last_infos_in_every_place(collect: Collect) -> None:
@@ -229,6 +269,35 @@ def test_a_learner_has_the_numbers_of_last_infos_in_every_place(collect: Collect
     levels, successes = collector.episode_infos["level"], collector.episode_infos["success"]
     assert len(levels) == len(successes) == len(collector.episode_returns) > 0
     assert successes == [(level - 2**40) % (2 * FRAMES) == 0 for level in levels]
+    found = collector.stats().episode_statistics
+    assert found["success"] == Statistic(mean=fmean(successes), min=0.0, max=1.0, count=len(successes))
+    assert found["last_version"].max == max(collector.episode_table()["last_version"])
+    assert (found["return"].mean, found["length"].min) == (collector.mean_return, FRAMES)
+
+
+def test_statistics_are_known_for_each_label_in_every_place(collect: Collect) -> None:
+    collector = collect(Tasks, num_envs=2, frames_per_batch=16 * collect.workers, episode_label="task")
+    for _ in islice(collector, 3):
+        pass
+    table, found = collector.episode_table(), collector.stats().episode_statistics
+    assert {"push", "3"} <= set(table["label"])
+    for label in ("reach", "push", "3"):
+        own = [level for level, each in zip(table["level"], table["label"], strict=True) if each == label]
+        assert found[f"level/{label}"] == Statistic(mean=fmean(own), min=min(own), max=max(own), count=len(own))
+        assert found[f"return/{label}"].mean == FRAMES
+    assert "last_version/push" not in found
+
+
+def test_too_many_statistics_of_labels_are_told_in_words_and_take_no_memory(
+    here: Collect, caplog: pytest.LogCaptureFixture
+) -> None:
+    many = {f"number {number}": 1.0 for number in range(20)}
+    collector = here(lambda: Reporting(**many), frames_per_batch=80, episode_label="level")
+    next(collector)
+    found = collector.stats().episode_statistics
+    assert len(found) == MOST_STATISTICS - (MOST_NUMBERS - 21)
+    assert found["number 19"].count == 80 // FRAMES
+    assert sum("statistics of labels are known" in record.message for record in caplog.records) == 1
 
 
 @pytest.mark.parametrize(

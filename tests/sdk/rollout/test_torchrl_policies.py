@@ -279,6 +279,7 @@ def test_actions_may_be_integers_for_floats_and_binary_ones_floats_as_in_torchrl
         (EnvironmentInvalid, "fails torchrl.envs.utils.check_env_specs: broken", lambda: Wrong("CartPole-v1"), {}),
         (EnvironmentInvalid, "remove `reset_when_done`", cartpole, {"reset_when_done": False}),
         (EnvironmentInvalid, "set_info_dict_reader", cartpole, {"info_keys": ("x",)}),
+        (EnvironmentInvalid, "remove `episode_label`", cartpole, {"episode_label": "x"}),
         (EnvironmentInvalid, "has `step_count` already", counted, {"max_frames_per_traj": 5}),
         (EnvironmentInvalid, "says backend: TorchRL; return an EnvBase", lambda: 5, {"backend": "torchrl"}),
         (

@@ -184,5 +184,6 @@ def message(tensors: dict[Key, Tensor]) -> bytearray:
     episodes: dict[Key, Tensor] = {
         ("episodes", "returns"): torch.zeros(0, dtype=torch.float64),
         ("episodes", "lengths"): torch.zeros(0, dtype=torch.int64),
+        ("episodes", "versions"): torch.zeros(0, 2, dtype=torch.int64),
     }
     return bytearray(b"".join(encode(pack(META), {**tensors, **episodes}).parts))

@@ -25,7 +25,7 @@ async def test_curves_are_read_by_pointer_and_keyboard_over_time_and_over_frames
     page = await visits.open(await serve(MadeJobs(made_job("calm"))), at="/jobs/default/calm")
     await expect(page.get_by_text("The learner is the bottleneck: workers waited 63 %")).to_be_visible()
     info = page.get_by_role("slider", name=re.compile("success"))
-    await expect(info).to_have_attribute("aria-valuetext", re.compile("success 1"))
+    await expect(info).to_have_attribute("aria-valuetext", re.compile("success 1, min 0, max 1"))
     curve = page.get_by_role("slider", name=re.compile("Mean return"))
     await expect(curve).to_have_attribute("aria-valuenow", "299")
     await curve.hover()
@@ -39,6 +39,8 @@ async def test_curves_are_read_by_pointer_and_keyboard_over_time_and_over_frames
     await expect(curve).to_have_attribute("aria-valuenow", "298")
     await page.get_by_role("button", name="Over frames").click()
     await expect(curve).to_have_attribute("aria-valuetext", re.compile(r"frames: Mean return \d"))
+    await page.get_by_role("button", name="Over versions").click()
+    await expect(curve).to_have_attribute("aria-valuetext", re.compile(r"version 99: Mean return \d.*, max 500"))
 
 
 async def test_the_newest_evaluation_and_failed_episodes_stand_among_the_numbers(serve: Serve, visits: Visits) -> None:
