@@ -10,7 +10,8 @@ ARGS ?=
 JOBS ?= 4
 
 BIN := $(VENV)/bin
-PARALLEL := --numprocesses $(JOBS) --dist loadscope --no-loadscope-reorder
+# One that dies ends the run: xdist would wait for the tests of its file for ever.
+PARALLEL := --numprocesses $(JOBS) --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 # Each process of a test would compile its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 # The pushed tag, for `tag` and `publish-site`.

@@ -1,17 +1,13 @@
 """Rollfleet in this process."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import gymnasium
 
+import env_hosts
 import rollfleet
 from work import Plain, Running, Work, make
 
@@ -43,11 +39,8 @@ def servers(work: Work) -> Iterator[Running]:
 @contextmanager
 def hosts(work: Work) -> Iterator[Running]:
     """The same over the network: two programs `rollfleet env-server`."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory()))
-        certificate = _certificate(folder)
-        servers = [f"localhost:{stack.enter_context(_host(certificate))}" for _ in range(2)]
-        yield stack.enter_context(_over(work, servers=servers, certificate=certificate))
+    with env_hosts.hosts(2) as addresses, _over(work, **addresses) as running:
+        yield running
 
 
 @contextmanager
@@ -56,28 +49,6 @@ def _over(work: Work, **servers: Any) -> Iterator[Running]:
     envs = rollfleet.make_vec(partial(make, work.env), num_envs=everyone * work.num_envs, **servers)
     with rollfleet.Collector(envs, built_in(work), frames_per_batch=everyone * work.frames) as collector:
         yield Running(next_batch=lambda: (next(collector), everyone * work.frames))
-
-
-@contextmanager
-def _host(certificate: Path) -> Iterator[str]:
-    """Start an environment server, and return its port."""
-    command = [sys.executable, "-m", "rollfleet", "env-server", "--port=0", f"--certificate={certificate}"]
-    variables = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}  # it imports `work`
-    with subprocess.Popen(command, env=variables, text=True, stdout=subprocess.PIPE) as server:
-        assert server.stdout
-        try:
-            yield server.stdout.readline().split()[-1]
-        finally:
-            server.terminate()
-
-
-def _certificate(folder: Path) -> Path:
-    key, certificate = folder / "key.pem", folder / "certificate.pem"
-    names = ["-subj", "/CN=environments", "-addext", "subjectAltName=DNS:environments"]
-    files = ["-nodes", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ed25519", *names, *files], check=True, capture_output=True)
-    certificate.write_bytes(key.read_bytes() + certificate.read_bytes())
-    return certificate
 
 
 # The contenders. To Rollfleet `Plain` is opaque.

@@ -106,32 +106,35 @@ class Pixels(gymnasium.Env[Array, np.int64]):
 class Slow(gymnasium.Wrapper[Any, Any, Any, Any]):
     """CartPole whose steps take longer, as those of a simulator elsewhere do."""
 
-    def __init__(self, step_s: float) -> None:
-        """Create it."""
+    def __init__(self, step_s: float, *, tail_s: float = 0.0) -> None:
+        """Create it. `tail_s`: one step of 100, at random, takes this much longer."""
         super().__init__(gymnasium.make("CartPole-v1", disable_env_checker=True))
-        self._step_s = step_s
+        self._step_s, self._tail_s = step_s, tail_s
 
     def step(self, action: Any) -> Any:
         """Wait, and step."""
-        time.sleep(self._step_s)
+        time.sleep(self._step_s + (self._tail_s if self.np_random.random() < 0.01 else 0.0))
         return super().step(action)
 
 
 def make(env: str) -> gymnasium.Env[Any, Any]:
-    """Build one environment; `bytes-N` has observations of N bytes, `slow-N` is CartPole that waits for N µs a step."""
+    """Build one environment.
+
+    `bytes-N` has observations of N bytes. `slow-N` is CartPole that waits for N µs a step, `tail-N` 50 ms more in some.
+    """
     kind, _, size = env.partition("-")
     if kind in ("pixels", "stacked"):
         return Pixels(stacked=kind == "stacked")
     if kind == "bytes":
         return Pixels((int(size),))
-    if kind == "slow":
-        return Slow(int(size) / 1e6)
+    if kind in ("slow", "tail"):
+        return Slow(int(size) / 1e6, tail_s=0.05 if kind == "tail" else 0.0)
     return gymnasium.make(env, disable_env_checker=True)
 
 
 def is_own(env: str) -> bool:
     """Whether only `make` can build it."""
-    return env.partition("-")[0] in ("pixels", "stacked", "bytes", "slow")
+    return env.partition("-")[0] in ("pixels", "stacked", "bytes", "slow", "tail")
 
 
 class Plain(nn.Module):

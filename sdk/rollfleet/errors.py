@@ -9,7 +9,7 @@ RollfleetError
 ├── JobNotFound               this NATS server, or this cluster, has no such job
 ├── JobEnded                  the job is over; no more batches will come
 │   └── WorkerReplaced        another process took this worker's index
-├── ConnectionFailed          NATS cannot be reached, or refused the credentials
+├── ConnectionFailed          NATS, or an environment server, cannot be reached, or NATS refused the credentials
 ├── NatsServerMissing         this machine has no nats-server program
 ├── ClusterError              a Kubernetes cluster refused a request, or cannot be reached (with its reason)
 ├── LearnerReplaced           a newer learner took over this job
@@ -72,7 +72,7 @@ class WorkerReplaced(JobEnded):
 
 
 class ConnectionFailed(RollfleetError):
-    """NATS cannot be reached, or refused the credentials."""
+    """NATS, or an environment server, cannot be reached, or NATS refused the credentials."""
 
 
 class NatsServerMissing(RollfleetError):

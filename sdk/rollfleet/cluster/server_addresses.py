@@ -11,7 +11,8 @@ from typing import Final
 from rollfleet.cluster.api import ClusterApi, Manifest
 from rollfleet.cluster.job_address import answers, file_of, wait_for_secret
 from rollfleet.cluster.tunnel import Tunnel
-from rollfleet.errors import ClusterError, JobInvalid, JobNotFound
+from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound
+from rollfleet_api.diagnosis import diagnose
 from rollfleet_api.env_servers import CERTIFICATE_FILE, PORT, address_of
 from rollfleet_api.job import KIND
 from rollfleet_api.kubernetes_names import selector
@@ -40,7 +41,7 @@ class ServerAddresses:
         certificate: The file by which servers and their vectors trust each other. Only this user can read it.
 
     Raises:
-        JobNotFound: The cluster has no such job.
+        JobNotFound: The cluster has no such job. JobEnded: It is complete, or failed.
         JobInvalid: The job has no environment servers.
         ClusterError: A right is missing, or the servers are not ready in time.
     """
@@ -77,12 +78,14 @@ class ServerAddresses:
 
     def _reached(self, timeout_s: float) -> list[str]:
         until = time.monotonic() + timeout_s
-        while not (0 < (counts := self._counts()).desired <= counts.ready and (run := self._run())):
+        while not (0 < (counts := _counts(view := self._view())).desired <= counts.ready and (run := self._run())):
             self._look()
+            if view.status.has_ended(view.metadata.generation):
+                raise JobEnded(f"{view.key} has no more environment servers: it is {diagnose(view)}")
             if time.monotonic() >= until:
                 raise ClusterError(
-                    f"{counts.ready} of {counts.desired} environment servers of {self._namespace}/{self._job} are "
-                    f"ready after {timeout_s:g} s; see `rollfleet describe {self._job}`",
+                    f"{counts.ready} of {counts.desired} environment servers of {view.key} are ready after "
+                    f"{timeout_s:g} s: it is {diagnose(view)}",
                     0,
                     "NotReady",
                 )
@@ -96,10 +99,10 @@ class ServerAddresses:
             self._tunnels.append(Tunnel(self._api, self._namespace, names, PORT, timeout_s=timeout_s))
         return [f"127.0.0.1:{tunnel.port}" for tunnel in self._tunnels]
 
-    def _counts(self) -> EnvServersStatus:
+    def _view(self) -> JobView:
         if (found := self._api.get(KIND, self._namespace, self._job)) is None:
             raise JobNotFound(f"job {self._namespace}/{self._job} was deleted")
-        return JobView.model_validate(found, by_alias=True).status.servers or EnvServersStatus()
+        return JobView.model_validate(found, by_alias=True)
 
     def _run(self) -> dict[int, Manifest]:
         """Return the pods of the newest Kubernetes Job of servers, by index."""
@@ -111,3 +114,7 @@ class ServerAddresses:
         if (pod := self._run().get(index)) is None:
             raise ClusterError(f"environment server {index} of {self._namespace}/{self._job} has no pod", 0, "NoPod")
         return [pod["metadata"]["name"]]
+
+
+def _counts(view: JobView) -> EnvServersStatus:
+    return view.status.servers or EnvServersStatus()

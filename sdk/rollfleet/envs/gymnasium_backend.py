@@ -14,7 +14,7 @@ from rollfleet.envs.single import Env, made, not_built, registered
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.envs.tensor_env import TensorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv, build_torchrl, is_torchrl
-from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid, JobInvalid
+from rollfleet.errors import ConnectionFailed, EnvironmentFailed, EnvironmentInvalid, JobInvalid
 from rollfleet.system.entrypoints import load
 from rollfleet_api.job import Backend, EnvSpec, Vectorization
 
@@ -29,6 +29,7 @@ def build_gymnasium(
     Raises:
         EnvironmentInvalid: They could not be built.
         EnvironmentFailed: A process of theirs failed.
+        ConnectionFailed: An environment server cannot be reached.
     """
     if spec.vectorization is Vectorization.NATIVE and spec.id is not None:
         return _native(spec.id, spec, source)
@@ -96,7 +97,7 @@ def _vectorized(
             launch, servers = _servers(spec)
             return ProcessVectorEnv([single] * spec.num_envs, servers, sample=here, launch=launch)
         return SerialVectorEnv([here, *[single] * (spec.num_envs - 1)], again=single)
-    except EnvironmentFailed:
+    except (EnvironmentFailed, ConnectionFailed):
         raise
     except Exception as exc:
         raise not_built(source, exc, spec.id, spec.kwargs) from exc

@@ -1,6 +1,7 @@
 """Environment servers on other hosts, as a vector knows them."""
 
 import logging
+import math
 import os
 import socket
 import ssl
@@ -17,7 +18,7 @@ from rollfleet.arguments import shown
 from rollfleet.envs.array_pipe import ArrayPipe, tls
 from rollfleet.envs.server import SharedArrays
 from rollfleet.envs.server_process import Maker
-from rollfleet.errors import EnvironmentFailed, JobInvalid
+from rollfleet.errors import ConnectionFailed, EnvironmentFailed, JobInvalid
 from rollfleet_api.address import worker_index
 from rollfleet_api.env_servers import CERTIFICATE, CERTIFICATE_HOST, COUNT, PORT, SERVERS
 
@@ -41,12 +42,13 @@ class RemoteServers:
         addresses: Their hosts and ports, in the order of the environments.
     """
 
-    def __init__(self, addresses: Sequence[str], certificate: str | Path | None) -> None:
+    def __init__(self, addresses: Sequence[str], certificate: str | Path | None, patience_s: float = CONNECT_S) -> None:
         """Check addresses and certificate, and connect to none yet.
 
         Args:
             addresses: `host:port` of each server.
             certificate: See `tls`. None: the path is in the variable ROLLFLEET_ENV_CERTIFICATE.
+            patience_s: How long a server may take to start.
 
         Raises:
             JobInvalid: One of them cannot be used.
@@ -56,7 +58,7 @@ class RemoteServers:
         self.addresses = [_address(each) for each in addresses]
         if not (path := certificate or os.environ.get(CERTIFICATE)):
             raise JobInvalid(f"certificate: is missing; write the path of the servers' PEM file, or set {CERTIFICATE}")
-        self._context = tls(Path(path), serves=False)
+        self._context, self._patience_s = tls(Path(path), serves=False), patience_s
 
     @classmethod
     def of_worker(cls, environ: Mapping[str, str], replicas: int) -> "RemoteServers | None":
@@ -68,14 +70,18 @@ class RemoteServers:
 
     @classmethod
     def of_learner(cls, environ: Mapping[str, str]) -> "RemoteServers | None":
-        """Return the servers of the learner that these variables describe; None: it has none of its own."""
+        """Return the servers of the learner that these variables describe; None: it has none of its own.
+
+        It waits for them as it waits for workers: the cluster, or a queue, may take hours.
+        """
         if (count := environ.get(COUNT)) is None:
             return None
-        return cls([environ[SERVERS].format(index) for index in range(int(count))], environ.get(CERTIFICATE))
+        addresses = [environ[SERVERS].format(index) for index in range(int(count))]
+        return cls(addresses, environ.get(CERTIFICATE), patience_s=math.inf)
 
     def __call__(self, index: int, makers: Sequence[Maker], shared: SharedArrays, group: slice) -> "RemoteServer":
         """Connect to the server of this index: see `Launch`."""
-        return RemoteServer(self.addresses[index], self._context, makers, shared, group)
+        return RemoteServer(self.addresses[index], self._context, self._patience_s, makers, shared, group)
 
 
 class RemoteServer:
@@ -88,17 +94,18 @@ class RemoteServer:
         self,
         address: tuple[str, int],
         context: ssl.SSLContext,
+        patience_s: float,
         makers: Sequence[Maker],
         shared: SharedArrays,
         group: slice,
     ) -> None:
-        """Wait until the server runs, and let it make these environments.
+        """Wait until the server runs, for `patience_s`, and let it make these environments.
 
         Raises:
-            EnvironmentFailed: It does not answer, or it is another program.
+            ConnectionFailed: It cannot be reached. EnvironmentFailed: It could not make them, or is another program.
         """
         self.name = "environment server {}:{}".format(*address)
-        self.pipe = self._connected(address, context)
+        self.pipe = self._connected(address, context, patience_s)
         spaces = shared.seen.space, shared.acted.space
         try:
             self.pipe.send_bytes(GREETING + cloudpickle.dumps((list(makers), *spaces)))
@@ -111,7 +118,7 @@ class RemoteServer:
         observations, actions, outcomes = shared.views(group)
         self.pipe.carry(sent=actions, received=[*observations, *outcomes])
 
-    def _connected(self, address: tuple[str, int], context: ssl.SSLContext) -> ArrayPipe:
+    def _connected(self, address: tuple[str, int], context: ssl.SSLContext, patience_s: float) -> ArrayPipe:
         since_s = told_s = time.monotonic()
         while True:
             try:
@@ -123,8 +130,8 @@ class RemoteServer:
                 if isinstance(error, ssl.SSLError) and not isinstance(error, _ENDED):
                     raise EnvironmentFailed(f"{self.name} has not the certificate of this program: {error}") from error
                 now_s = time.monotonic()
-                if now_s - since_s >= CONNECT_S:
-                    raise EnvironmentFailed(f"{self.name} did not answer for {CONNECT_S} s: {error}") from error
+                if now_s - since_s >= patience_s:
+                    raise ConnectionFailed(f"{self.name} did not answer for {patience_s:g} s: {error}") from error
                 if now_s - told_s >= _TOLD_S:
                     told_s = now_s
                     log.warning("waits for %s since %.0f s: %s", self.name, now_s - since_s, error)

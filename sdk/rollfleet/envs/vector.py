@@ -60,7 +60,7 @@ def make_vec(
 
     Raises:
         EnvironmentInvalid: The environment cannot be made, or has a space that is not supported.
-        EnvironmentFailed: A server died, or could not make its environments.
+        EnvironmentFailed: A server could not make its environments. ConnectionFailed: One cannot be reached.
         JobInvalid: An argument cannot be used.
         ClusterError: A cluster refuses, or cannot be reached. JobNotFound: It has no such job. JobEnded: It failed.
 

@@ -26,6 +26,7 @@ from rollfleet.policies.fast_mlp import FastMlp, fast
 from rollfleet.policies.outputs import check_action, flattened, is_private, key_of, shown
 from rollfleet.policies.recurrence import Call, HiddenState, RecurrentCall
 from rollfleet.policies.tensordict_call import Interacting, TensorDictCall, takes_tensordict
+from rollfleet.system.generators import generators_kept
 
 Policy: TypeAlias = Callable[..., object]
 """Maps observations [envs, ...] to actions [envs, ...], or to a dict or TensorDict with `action` and other outputs for
@@ -175,7 +176,7 @@ class Actor:
 
     def _try(self) -> None:
         """Learn the outputs by a call that leaves nothing behind."""
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+        with generators_kept([self.device] if self.device.type == "cuda" else []):
             self._learn()
         self._forget()
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from rollfleet.system.generators import cpu_state, generators_kept
+
 _ENVS, _ACTIONS, _TORCH, _AGAIN, _PROCESS, _EVALUATION = range(6)
 
 
@@ -95,12 +97,12 @@ class TorchStream:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Let the default generators continue this stream until the context ends."""
-        with torch.random.fork_rng(devices=self._cuda):
+        with generators_kept(self._cuda):
             torch.set_rng_state(self._cpu)
             for device, state in self._cuda.items():
                 torch.cuda.set_rng_state(state, device)
             try:
                 yield
             finally:
-                self._cpu = torch.get_rng_state()
+                self._cpu = cpu_state()
                 self._cuda = {device: torch.cuda.get_rng_state(device) for device in self._cuda}

@@ -25,6 +25,7 @@ from rollfleet.rollout.episodes import EpisodeCounts, LongEpisodes
 from rollfleet.rollout.finite_check import FINITE, NOT_NAN, FiniteCheck, Frames
 from rollfleet.rollout.seeding import Seeds, TorchStream
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet.system.generators import generators_kept
 from rollfleet.system.interrupts import interruptible
 from rollfleet_api.collection import CollectSpec, NonFinite
 
@@ -255,7 +256,7 @@ class TensorDictRollout:
 
     def _show(self) -> None:
         """Learn the form of the policy's outputs, by key, from one call."""
-        with nullcontext() if self._keeps_seeds and not self._uncalled else torch.random.fork_rng(devices=[]):
+        with nullcontext() if self._keeps_seeds and not self._uncalled else generators_kept():
             shown = self._called(self._carrier.clone(recurse=not self._keeps_seeds))
         check_actions(shown, self._env.base)
         found = {key: shown.get(key, None) for key in self._writes or ()}

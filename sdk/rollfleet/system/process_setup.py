@@ -6,8 +6,6 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 
 
@@ -50,24 +48,3 @@ def seed_generators(seed: int) -> None:
     np.random.seed(seed)
     if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(seed)
-
-
-@contextmanager
-def generators_seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators for a block, on the CPU. Afterwards they continue as if there had been no block.
-
-    `seed` is below 2**32, because NumPy takes no more.
-    """
-    import numpy as np
-    import torch
-
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)

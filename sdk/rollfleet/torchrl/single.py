@@ -13,6 +13,7 @@ from rollfleet.envs.torchrl_env import UNCALLED
 from rollfleet.errors import JobInvalid
 from rollfleet.policies.tensordict_policy import tensordict_policy
 from rollfleet.system.devices import same_device
+from rollfleet.system.generators import generators_kept
 from rollfleet.torchrl.arguments import PLACE, elsewhere
 from rollfleet.torchrl.batches import BatchShape, without_marks
 from rollfleet.torchrl.collecting import FleetCollector
@@ -91,7 +92,7 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
     def fake_tensordict(self) -> Any:
         """Return a batch of zeros, with the keys, shapes and dtypes of a real one. Nothing is collected."""
         act = tensordict_policy(self.policy, self.env)
-        with torch.random.fork_rng(), torch.no_grad():
+        with generators_kept(range(torch.cuda.device_count())), torch.no_grad():
             frame = act(self.env.fake_tensordict())
         batch = frame.unsqueeze(-1).expand(*self.env.batch_size, self.frames_per_batch).clone().zero_()
         batch.set(("collector", "traj_ids"), torch.zeros(batch.shape, dtype=torch.int64))

@@ -20,7 +20,7 @@ from rollfleet.policies.actor import Actor, Policy
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.whole_episodes import WholeEpisodes
 from rollfleet.schemes import Layout
-from rollfleet.system.process_setup import generators_seeded
+from rollfleet.system.generators import generators_seeded
 from rollfleet.transports.worker_side import Weights, WorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import WeightLayout

@@ -18,7 +18,7 @@ _READY = {
 }
 """By the role that a job is about: the reasons why it is ready, or is not, and what is counted."""
 
-_QUEUED = "Kueue has not admitted the workers yet, or another client has suspended their Kubernetes Job"
+_QUEUED = "Kueue has not admitted the {} yet, or another client has suspended their Kubernetes Job"
 
 
 def conditions(snapshot: Snapshot) -> list[Condition]:
@@ -51,8 +51,8 @@ def _progressing(snapshot: Snapshot) -> Condition:
 
     if snapshot.stopped:
         return progressing(_STOPPED[snapshot.verdict.stage], "no workers should run", holds=False)
-    if _is_queued(snapshot):
-        return progressing("Queued", _QUEUED, holds=False)
+    if queued := _queued(snapshot):
+        return progressing("Queued", queued, holds=False)
     if snapshot.observed.server_starts:
         return progressing("NatsStarting", "the job's NATS server is starting")
     if snapshot.problem and snapshot.problem.reason == EARLIER_JOB:
@@ -101,13 +101,18 @@ def _suspended(snapshot: Snapshot) -> Condition:
         verdict = snapshot.verdict  # a run on one machine has another reason
         message = verdict.message or "`spec.suspend` is true"
         return condition(ConditionType.SUSPENDED, True, verdict.reason or "Suspended", message)
-    if _is_queued(snapshot) and not snapshot.verdict.stage.ended:
-        return condition(ConditionType.SUSPENDED, True, "Queued", _QUEUED)
+    if queued := _queued(snapshot):
+        return condition(ConditionType.SUSPENDED, True, "Queued", queued)
     return condition(ConditionType.SUSPENDED, False, "NotSuspended", "")
 
 
-def _is_queued(snapshot: Snapshot) -> bool:
-    return snapshot.verdict.stage is Stage.LIVE and snapshot.run is not None and snapshot.run.suspended
+def _queued(snapshot: Snapshot) -> str:
+    """Return which pods of a live job wait, in words; empty: none. Its workers cannot collect without their servers."""
+    if snapshot.verdict.stage is Stage.LIVE:
+        for role, name in ((Role.WORKER, "workers"), (Role.ENV_SERVER, "environment servers")):
+            if (run := snapshot.observed.current.get(role)) and run.suspended:
+                return _QUEUED.format(name)
+    return ""
 
 
 def condition(kind: ConditionType, holds: bool, reason: str, message: str) -> Condition:

@@ -64,6 +64,19 @@ def test_more_workers_than_there_is_room_for_wait(lab: Lab, kueue: Kueue) -> Non
     lab.wait_condition("Suspended", "NotSuspended", "False")
 
 
+@pytest.mark.parametrize("workers", [2, 0])
+def test_a_job_with_environment_servers_waits_for_room_for_all_of_them(lab: Lab, kueue: Kueue, workers: int) -> None:
+    kueue.make_room(f"{workers + 1}")
+    servers = {"replicas": 2, "resources": RESOURCES}
+    env = {"id": "CartPole-v1", "vectorization": "Async", "numEnvs": 4, "servers": servers}
+    lab.apply(labels=QUEUE, resources=RESOURCES, workers=workers, env=env)
+    assert "environment servers" in lab.wait_condition("Suspended", "Queued")["message"]
+    assert not workers or admitted(lab, workers)
+    kueue.make_room(f"{workers + 2 * max(workers, 1)}")
+    wait_until(lambda: lab.run("env-server")["spec"]["suspend"] is False)
+    lab.wait_condition("Suspended", "NotSuspended", "False")
+
+
 def test_workers_of_a_new_image_take_the_room_of_the_old_ones(lab: Lab, kueue: Kueue) -> None:
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=4, image="a:1")
     wait_until(lambda: admitted(lab, 4))

@@ -215,6 +215,18 @@ def test_server_that_cannot_be_placed_is_reported() -> None:
     assert degraded.message.startswith("environment server 5 waits for a node:")
 
 
+@pytest.mark.parametrize("workers", [2, 0])
+def test_a_job_whose_servers_wait_in_a_queue_is_queued(workers: int) -> None:
+    found = scene(workers=workers, env=ENV)
+    held = overlay(found.run(Role.ENV_SERVER), {"spec": {"suspend": True}})
+    found = replace(found, children=(*(each for each in found.children if ref(each) != ref(held)), held))
+    for kind, holds in ((ConditionType.SUSPENDED, True), (ConditionType.PROGRESSING, False)):
+        condition = status(found.snapshot).condition(kind)
+        assert condition is not None
+        assert (condition.reason, condition.status == ConditionStatus.TRUE) == ("Queued", holds)
+        assert "environment servers" in condition.message
+
+
 def test_servers_of_a_job_without_workers_make_it_ready_and_their_end_completes_it() -> None:
     found = scene(workers=0, env=ENV, failure={"learnerTimeoutSeconds": 60})
     assert [each for each in found.children if each["kind"] == "Job"] == [found.run(Role.ENV_SERVER)]

@@ -6,12 +6,14 @@ import gymnasium
 import numpy as np
 import pytest
 from tests.sdk.cluster.kubelet import Kubelet
+from tests.sdk.cluster.namespace import Namespace, condition
 from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet import Cluster
 from rollfleet.cluster.api import ClusterApi
-from rollfleet.errors import JobInvalid, JobNotFound
+from rollfleet.envs import places
+from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound
 from rollfleet_api.job import API_VERSION, KIND
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -66,6 +68,18 @@ def test_a_vector_joins_a_job_that_starts_and_servers_without_a_vector_end(kubel
     wait_until(lambda: all(process.poll() == 0 for process in kubelet.workers.values()), timeout_s=60)
     with pytest.raises(JobNotFound, match="has no job"):
         rollfleet.make_vec("CartPole-v1", num_envs=4, servers=f"{api.namespace}/pole")
+
+
+def test_a_vector_of_a_job_that_is_suspended_or_over_says_so(
+    kubelet: Kubelet, api: ClusterApi, namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "CONNECT_S", 5)
+    rollfleet.Jobs(namespace=api.namespace).submit(JOB | {"spec": JOB["spec"] | {"suspend": True}})
+    with pytest.raises(ClusterError, match=r"0 of 0 environment servers of .* are ready after 5 s: it is Suspended"):
+        rollfleet.make_vec("CartPole-v1", num_envs=4, servers=f"{api.namespace}/poles")
+    namespace.report("poles", conditions=[condition("Complete", "ServersUnused")])
+    with pytest.raises(JobEnded, match=r"poles has no more environment servers: it is \w+ \(ServersUnused\)"):
+        rollfleet.make_vec("CartPole-v1", num_envs=4, servers=f"{api.namespace}/poles")
 
 
 def test_a_job_without_servers_cannot_be_joined(kubelet: Kubelet, api: ClusterApi) -> None:

@@ -24,8 +24,8 @@ from tests.waiting import wait_until
 import rollfleet
 from rollfleet.envs import remote
 from rollfleet.envs.subprocesses import ProcessVectorEnv
-from rollfleet.errors import EnvironmentFailed, JobInvalid
-from rollfleet_api.address import JOB, URL
+from rollfleet.errors import ConnectionFailed, EnvironmentFailed, JobInvalid
+from rollfleet_api.address import JOB, URL, WORKER
 from rollfleet_api.env_servers import CERTIFICATE, COUNT, SERVERS
 from rollfleet_api.job import EnvServersSpec, EnvSpec, Vectorization
 
@@ -266,6 +266,19 @@ def test_a_server_with_another_python_says_so(
     monkeypatch.setattr(remote, "GREETING", b"rollfleet environments 1, Python 2.7\n")
     with pytest.raises(EnvironmentFailed, match=r"cannot be made there: .*the vector says '.* Python 2.7"):
         rollfleet.make_vec("CartPole-v1", servers=addresses[:1], certificate=certificate)
+
+
+def test_a_server_that_cannot_be_reached_is_no_failure_of_its_environments(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote.RemoteServers.__init__, "__defaults__", (0.5,))
+    with socket.create_server(("localhost", 0)) as closed:
+        port = closed.getsockname()[1]
+    for variable, value in {SERVERS: f"localhost:{port}", CERTIFICATE: str(certificate), WORKER: "0"}.items():
+        monkeypatch.setenv(variable, value)
+    spec = EnvSpec(id="CartPole-v1", num_envs=1, vectorization=Vectorization.ASYNC, servers=EnvServersSpec(replicas=1))
+    with pytest.raises(ConnectionFailed, match=rf"environment server localhost:{port} did not answer for 0.5 s"):
+        rollfleet.make_env(spec)
 
 
 @pytest.mark.parametrize("name", ["poles", "lab/poles"])
