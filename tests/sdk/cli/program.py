@@ -32,7 +32,7 @@ from rollfleet_api.permissions import Role
 # The size of another terminal than its own would win over that of its own.
 NOT_INHERITED = ("ROLLFLEET_", "COLUMNS", "LINES")
 MARK = "ROLLFLEET_TEST_MARK"
-PATIENCE_S = 60.0  # timeout of steps that take a few seconds on a calm machine
+PATIENCE_S = 90.0  # timeout of steps that take a few seconds on a calm machine
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 

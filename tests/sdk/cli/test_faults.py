@@ -33,7 +33,7 @@ def test_child_processes_of_a_killed_worker_end_too(workplace: Workplace) -> Non
     env = {"entrypoint": "simulated:Simulated", "numEnvs": 2, "vectorization": "Async"}
     workplace.write_job(env=env, collect={"framesPerBatch": 64, "totalFrames": 0}, failure={"maxRestartsPerWorker": 0})
     program = workplace.run()
-    program.wait_for("Collecting")
+    program.wait_for(r"test: [1-9][\d,]* frames")
     assert ["sleep", "600"] in program.processes().values()
     program.kill_worker(0)
     assert program.wait() == 1

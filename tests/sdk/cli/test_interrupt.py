@@ -45,7 +45,7 @@ def test_sigterm_stops_all_processes_and_environments(workplace: Workplace) -> N
     workplace.write_job(env={"id": "CartPole-v1", "numEnvs": 2, "vectorization": "Async"}, collect=ENDLESS)
     program = workplace.run()
     port = workplace.wait_for_nats_port()
-    program.wait_for("Collecting")
+    program.wait_for(r"test: [1-9][\d,]* frames")
     assert len(program.processes()) >= 6  # itself, NATS, the learner, the worker, its two environments
     assert program.stop_by(signal.SIGTERM) == 143
     assert_refused(port)
@@ -116,7 +116,7 @@ def test_all_processes_end_with_a_killed_runner(workplace: Workplace) -> None:
     workplace.write_job(env={"id": "CartPole-v1", "numEnvs": 2, "vectorization": "Async"}, collect=ENDLESS)
     program = workplace.run()
     port = workplace.wait_for_nats_port()
-    program.wait_for("Collecting")
+    program.wait_for(r"test: [1-9][\d,]* frames")
     program.end_by(signal.SIGKILL)
     program.assert_nothing_runs(within_s=60)
     assert_refused(port)
