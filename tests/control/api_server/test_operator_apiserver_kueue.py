@@ -70,7 +70,7 @@ def test_a_job_with_environment_servers_waits_for_room_for_all_of_them(lab: Lab,
     servers = {"replicas": 2, "resources": RESOURCES}
     env = {"id": "CartPole-v1", "vectorization": "Async", "numEnvs": 4, "servers": servers}
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=workers, env=env)
-    assert "environment servers" in lab.wait_condition("Suspended", "Queued")["message"]
+    wait_until(lambda: "environment servers" in lab.wait_condition("Suspended", "Queued")["message"])
     assert not workers or admitted(lab, workers)
     kueue.make_room(f"{workers + 2 * max(workers, 1)}")
     wait_until(lambda: lab.run("env-server")["spec"]["suspend"] is False)
