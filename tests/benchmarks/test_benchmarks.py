@@ -90,6 +90,14 @@ def test_torchrls_environments_are_measured_over_nats(repository: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_vector_of_servers_is_measured_beside_those_of_gymnasium_and_envpool(repository: Path) -> None:
+    output = run(repository, "env_servers.py", "--quick", "--only", "8 CartPole")
+    rates = dict(re.findall(r"1 server +(\S.*?) +frames/s: (\S+)", output))
+    assert set(rates) == {"SyncVectorEnv", "AsyncVectorEnv", "make_vec", "make_vec over TLS", "EnvPool"}
+    assert min(map(float, rates.values())) > 0
+
+
+@pytest.mark.slow
 def test_lag_is_within_its_limit_and_each_limit_has_a_curve(repository: Path, tmp_path: Path) -> None:
     output = run(repository, "lag_curve.py", "--quick", "--picture", str(tmp_path / "lag.png"))
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in output.splitlines()[2:]]
