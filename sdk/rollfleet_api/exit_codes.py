@@ -13,7 +13,8 @@ EXIT_PERMANENT: Final = 2
 environments failed their first reset."""
 
 EXIT_GONE: Final = 3
-"""The job, or NATS, was not there. It may come back: a deleted job's workers are not started again anyway."""
+"""The job, NATS, or an environment server was not there. It may come back: a deleted job's workers are not started
+again anyway."""
 
 EXIT_REPLACED: Final = 4
 """Another process took this worker's index."""

@@ -76,7 +76,8 @@ def main(address: Address, index: int, *, evaluation: bool, threads: int, timeou
 
     Returns:
         0: the learner has completed the job. 1: an error; a restart may help. 2: an error that a restart would
-        repeat. 3: the job, or NATS, is not there. 4: another process took the index. 143: SIGTERM stopped the worker.
+        repeat. 3: the job, NATS, or an environment server is not there. 4: another process took the index. 143: SIGTERM
+        stopped the worker.
     """
     os.environ[WORKER] = str(index)  # environments and policies read it, however this program got its index
     if not sys.warnoptions:

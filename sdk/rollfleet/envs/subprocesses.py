@@ -266,6 +266,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
         Raises:
             EnvironmentFailed: They have failed `ATTEMPTS` times, each time without first observations.
+            ConnectionFailed: The server cannot be reached.
         """
         infos: dict[str, Any] = {}
         found: dict[str, Any]

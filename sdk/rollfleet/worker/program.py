@@ -29,7 +29,8 @@ def work(
         The exit code (see `rollfleet_api.exit_codes`), and the last report.
 
     Raises:
-        ConnectionFailed, JobEnded, Timeout: The learner, or the way to it, is gone. The worker has not failed.
+        ConnectionFailed, JobEnded, Timeout: The learner, the way to it, or an environment server is gone. The worker
+            has not failed.
     """
     worker: Worker | EvaluationWorker | None = None
     status = WorkerStatus(worker=index, incarnation=transport.incarnation)
