@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 HERE = Path(__file__).parent
-PEERS = ("torchrl", "ray", "sb3")
+PEERS = ("torchrl", "ray", "rllib", "sb3")
 """Their contenders run with --peer-python."""
 PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "stable-baselines3", "envpool", "ray", "nats-py")
 
@@ -54,6 +54,7 @@ HAND = ("by_hand.list_torch", "by_hand.list_numpy", "by_hand.vector_torch")
 ENVPOOL = ("by_hand.envpool_torch", "by_hand.envpool_numpy")
 OURS = ("rollfleet_here.plain_torch", "rollfleet_here.mlp")
 OURS_ENVPOOL = ("rollfleet_here.envpool_torch", "rollfleet_here.envpool_mlp")
+OTHERS = ("sb3_here.rollouts", "rllib_here.runner")
 TORCHRL = ("torchrl_here.serial", "torchrl_here.vector")
 TORCHRL_TWO = ("torchrl_two.sync_serial", "torchrl_two.async_serial", "torchrl_two.sync_vector")
 PROCESSES = ("rollfleet_two.processes_sync", "rollfleet_two.processes_async", "rollfleet_two.processes_async_mlp")
@@ -66,8 +67,8 @@ def cases() -> Iterator[Case]:
     """Return all cases."""
     for env, num_envs in (("CartPole-v1", 1), ("CartPole-v1", 8), ("CartPole-v1", 64), ("Pendulum-v1", 8)):
         pool = (*ENVPOOL, *OURS_ENVPOOL) if num_envs == 64 else ()
-        yield _here(env, num_envs, *HAND, *pool, *OURS, "sb3_here.rollouts", *TORCHRL)
-    yield _here("HalfCheetah-v5", 8, *HAND, *OURS, "sb3_here.rollouts", *TORCHRL)
+        yield _here(env, num_envs, *HAND, *pool, *OURS, *OTHERS, *TORCHRL)
+    yield _here("HalfCheetah-v5", 8, *HAND, *OURS, *OTHERS, *TORCHRL)
     yield Case(
         name="one-policy",
         title="16 CartPole in servers, the policy in one place",
@@ -91,6 +92,7 @@ def cases() -> Iterator[Case]:
         contenders=(
             *("two_by_hand.torch_policy", "two_by_hand.numpy_policy", *PROCESSES, *NATS),
             *(*TORCHRL_TWO, "torchrl_two.async_vector", "ray_two.async_serial", "ray_two.async_vector"),
+            *("rllib_two.sync", "rllib_two.async_"),
         ),
         work=two | {"weights": True},
     )
@@ -124,7 +126,7 @@ def cases() -> Iterator[Case]:
             measure="weights",
             work=two | {"steps": 32, "parameters": parameters},
         )
-    started = ("torchrl_two.async_serial", "torchrl_two.async_vector", "ray_two.async_serial")
+    started = ("torchrl_two.async_serial", "torchrl_two.async_vector", "ray_two.async_serial", "rllib_two.async_")
     yield Case(
         name="start",
         title="From nothing to the first batch of two workers",
@@ -203,6 +205,12 @@ class Contender:
             raise Failed("\n".join(words[-12:]) or "no last words") from error
         return answered
 
+    def stop(self) -> None:
+        """End its requests, so that it ends."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+
 
 @contextmanager
 def contender(python: str, case: Case, name: str) -> Iterator[Contender]:
@@ -217,17 +225,17 @@ def contender(python: str, case: Case, name: str) -> Iterator[Contender]:
             stderr=stderr,
             text=True,
         )
+        started = Contender(process=process, stderr=Path(folder) / "stderr")
         try:
-            yield Contender(process=process, stderr=Path(folder) / "stderr")
+            yield started
         finally:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.close()
+            started.stop()
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            assert process.stdout is not None
             process.stdout.close()
 
 
@@ -245,6 +253,8 @@ def measure(case: Case, pythons: dict[str, str], *, rounds: int, seconds: float)
                 with _noting(errors, name):
                     for figure, value in running[name].answer({"seconds": seconds}).items():
                         figures[name][figure].append(value)
+        for each in running.values():  # so that they stop at the same time, before the first is waited for
+            each.stop()
     return {name: {"error": errors[name]} if name in errors else dict(figures[name]) for name in case.contenders}
 
 

@@ -93,7 +93,8 @@ def _bounds(field: Schema) -> str:
     if low is None:
         return ""
     above = "above" if field.get("exclusiveMinimum") else "from"
-    return f", {above} {low:g}" + (f" to {high:g}" if high is not None and high < _UNBOUNDED else "")
+    to = "and below" if field.get("exclusiveMaximum") else "to"
+    return f", {above} {low:g}" + (f" {to} {high:g}" if high is not None and high < _UNBOUNDED else "")
 
 
 def _default(field: Schema) -> str:

@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-import psutil
 import ray
 from torchrl.collectors import Collector
 from torchrl.collectors.distributed import RayCollector
 from torchrl.envs import EnvBase
 
 from torchrl_here import Module, serial_env, vector_env
-from work import Running, Work, iterating
+from work import Running, Work, actors, iterating
 
 ENDLESS = 1 << 40  # -1, as in its documentation, stops at once
 
@@ -29,19 +28,9 @@ def _collector(work: Work, env: Callable[[str, int], EnvBase], *, sync: bool) ->
         sync=sync,
         remote_configs={"num_cpus": 1, "num_gpus": 0, "memory": 2 * 1024**3},
     )
-    actors = [each.pid for each in psutil.Process().children(recursive=True) if _is_actor(each)]
-    yield iterating(collector, policy.module, actors)
+    yield iterating(collector, policy.module, actors("Collector"))
     collector.shutdown()
     ray.shutdown()
-
-
-def _is_actor(process: psutil.Process) -> bool:
-    """Whether a process collects; Ray's own processes are also called `ray::...`."""
-    try:
-        command = " ".join(process.cmdline())
-    except psutil.Error:
-        return False
-    return "ray::Collector" in command
 
 
 sync_serial = partial(_collector, env=serial_env, sync=True)

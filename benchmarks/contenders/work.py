@@ -195,6 +195,18 @@ def spawned() -> list[int]:
     return [pid for pid, command in commands.items() if "spawn_main" in command or "worker_main" in command]
 
 
+def actors(kind: str) -> list[int]:
+    """Worker processes that are Ray's actors of a class; Ray's own processes are also called `ray::...`."""
+    return [child.pid for child in psutil.Process().children(recursive=True) if f"ray::{kind}" in _command(child)]
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it has ended
+        return ""
+
+
 def tower(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
     """A multi-layer perceptron."""
     layers: list[nn.Module] = []

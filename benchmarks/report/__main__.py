@@ -1,6 +1,6 @@
 """Tables and pictures of the results of `benchmarks/peers.py --json`: `python -P benchmarks/report results.json docs`.
 
-They replace the text between the marks `<!-- name -->` and `<!-- end -->` of benchmarks/RESULTS.md, and the pictures in
+They replace the text between the marks `<!-- name -->` and `<!-- end -->` of some pages, and the pictures in
 docs/images. So no figure there is typed by hand.
 """
 
@@ -10,7 +10,13 @@ from pathlib import Path
 
 from curves import curve_tables, draw
 from documents import fill
+from pages import figures, scaling, two_workers, where_to_act
 from tables import bars, case_tables, machine, target_table
+
+PAGES = (
+    *("README.md", "benchmarks/RESULTS.md"),
+    *(f"docs/{page}.md" for page in ("index", "benchmarks", "scaling", "make-vec")),
+)
 
 
 def main() -> None:
@@ -23,15 +29,18 @@ def main() -> None:
     cases, images = results["cases"], options.docs / "images"
     bars(cases, images / "bench-peers.svg")
     draw(cases, images / "bench-scaling.svg")
-    fill(
-        options.docs.parent / "benchmarks" / "RESULTS.md",
-        {
-            "machine": machine(results),
-            "targets": target_table(cases),
-            "cases": case_tables(cases),
-            "curves": curve_tables(cases),
-        },
-    )
+    texts = {
+        "machine": machine(results),
+        "targets": target_table(cases),
+        "cases": case_tables(cases),
+        "curves": curve_tables(cases),
+        "figures": figures(cases),
+        "two workers": two_workers(cases),
+        "scaling": scaling(cases),
+        "where to act": where_to_act(cases),
+    }
+    for page in PAGES:
+        fill(options.docs.parent / page, texts)
 
 
 if __name__ == "__main__":

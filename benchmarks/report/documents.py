@@ -14,16 +14,17 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(path, metadata={"Date": None})
 
 
-def fill(document: Path, blocks: Mapping[str, str]) -> None:
-    """Put each block between its marks.
+def fill(document: Path, texts: Mapping[str, str]) -> None:
+    """Replace what stands between a mark, `<!-- name -->`, and `<!-- end -->` by the text of this name.
 
     Raises:
-        SystemExit: A mark is missing.
+        SystemExit: No text has the name of a mark.
     """
-    text = document.read_text()
-    for name, block in blocks.items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        if not pattern.search(text):
-            raise SystemExit(f"{document} has no mark <!-- {name} --> ... <!-- end -->")
-        text = pattern.sub(lambda found, block=block: f"{found[1]}{block}\n{found[2]}", text)  # type: ignore[misc]
-    document.write_text(text)
+
+    def filled(found: re.Match[str]) -> str:
+        if found[1] not in texts:
+            raise SystemExit(f"{document}: no text for the mark <!-- {found[1]} -->, only for {', '.join(texts)}")
+        return f"<!-- {found[1]} -->\n{texts[found[1]]}\n<!-- end -->"
+
+    between = re.compile(r"<!-- ([^>]+) -->\n.*?<!-- end -->", re.DOTALL)
+    document.write_text(between.sub(filled, document.read_text()))

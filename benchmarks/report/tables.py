@@ -46,6 +46,9 @@ NAMES = {
     "ray_two.sync_serial": "RayCollector sync, SerialEnv",
     "ray_two.async_serial": "RayCollector async, SerialEnv",
     "ray_two.async_vector": "RayCollector async, SyncVectorEnv",
+    "rllib_here.runner": "RLlib, environment runner",
+    "rllib_two.sync": "RLlib, environment runners, sync",
+    "rllib_two.async_": "RLlib, environment runners, async",
     "imports.torch_alone": "torch",
     "imports.rollfleet_api": "rollfleet_api",
     "imports.rollfleet": "rollfleet",
@@ -139,16 +142,17 @@ def targets() -> Iterator[Target]:
 def ratio(cases: Cases, target: Target) -> float | None:
     """Return the median of the rounds' ratios. None: one of the two was not measured."""
     case, _, theirs = target.theirs.rpartition(":")
-    ours = _values(cases, target.case, target.ours, target.figure)
-    others = _values(cases, case or target.case, theirs, target.figure)
+    ours = values(cases, target.case, target.ours, target.figure)
+    others = values(cases, case or target.case, theirs, target.figure)
     if not ours or not others:
         return None
     return median(a / b for a, b in zip(ours, others, strict=False))
 
 
-def _values(cases: Cases, case: str, contender: str, figure: str) -> list[float]:
-    values: list[float] = cases.get(case, {}).get("contenders", {}).get(contender, {}).get(figure, [])
-    return values
+def values(cases: Cases, case: str, contender: str, figure: str) -> list[float]:
+    """Return a contender's figures, one for each round; empty: it was not measured."""
+    found: list[float] = cases.get(case, {}).get("contenders", {}).get(contender, {}).get(figure, [])
+    return found
 
 
 def target_table(cases: Cases) -> str:
@@ -167,8 +171,8 @@ def target_table(cases: Cases) -> str:
         )
     rows += ["", "| Work | Rollfleet | Figure | Bound | |", "|---|---|---|---|---|"]
     for bound in sorted(bounds(), key=lambda each: (each.figure, each.case)):
-        if values := _values(cases, bound.case, bound.ours, bound.figure):
-            middle = median(values)
+        if rounds := values(cases, bound.case, bound.ours, bound.figure):
+            middle = median(rounds)
             rows.append(
                 f"| {bound.case}, {bound.figure} | {NAMES[bound.ours].removeprefix('Rollfleet, ')} | {middle:.2f} | "
                 f"≤ {bound.most:g} | {'met' if middle <= bound.most else '**not met**'} |"
@@ -189,8 +193,8 @@ def case_table(case: Mapping[str, Any]) -> str:
     return "\n".join(rows)
 
 
-def _spread(values: Sequence[float]) -> str:
-    return f"{_number(median(values))} ({_number(min(values))} to {_number(max(values))})"
+def _spread(rounds: Sequence[float]) -> str:
+    return f"{_number(median(rounds))} ({_number(min(rounds))} to {_number(max(rounds))})"
 
 
 def _number(value: float) -> str:
@@ -227,10 +231,10 @@ def bars(cases: Cases, path: Path) -> None:
     figure = Figure(figsize=(9, 0.28 * sum(heights) + 0.9 * len(heights)), layout="constrained")
     for axes, case in zip(np.ravel(figure.subplots(len(shown), 1, height_ratios=heights)), shown.values(), strict=True):
         own = {name: each["frames/s"] for name, each in case["contenders"].items() if each.get("frames/s")}
-        values = [median(each) for each in own.values()]
+        rates = [median(each) for each in own.values()]
         colours = ["#1f6f8b" if name.startswith("rollfleet") else "#b9c0c6" for name in own]
-        axes.barh([NAMES[name].replace("`", "") for name in own], values, color=colours)
-        axes.bar_label(axes.containers[0], [f"{value:,.0f}" for value in values], padding=3, fontsize=8)
+        axes.barh([NAMES[name].replace("`", "") for name in own], rates, color=colours)
+        axes.bar_label(axes.containers[0], [f"{value:,.0f}" for value in rates], padding=3, fontsize=8)
         axes.set_title(f"{case['title']}: frames/s", fontsize=10, loc="left")
         axes.invert_yaxis()
         axes.margins(x=0.12)

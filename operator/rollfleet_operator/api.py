@@ -201,23 +201,30 @@ class Api:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a request. A `token` replaces this client's credentials."""
         if time.monotonic() - self._login_s > LOGIN_S:
-            self._info, self._login_s = self._login(), time.monotonic()
+            try:
+                self._info, self._login_s = self._login(), time.monotonic()
+            except OSError as error:
+                raise ApiError(0, "NoCredentials", f"the credentials cannot be read: {error}") from error
         url = self._info.server.rstrip("/") + path
         login = {"Authorization": f"Bearer {token}"} if token else self._info.as_http_headers()
         headers = {**login, "Accept": _JSON, "Content-Type": content_type}
         try:
             async with session.request(method, url, headers=headers, **sent) as response:
                 if response.status >= 400:
-                    raise _refusal(response.status, await response.json(content_type=None, loads=deep_json.loads))
+                    raise _refusal(response.status, await response.text(errors="replace"))
                 yield response
         except (TimeoutError, aiohttp.ClientError, ValueError) as error:
-            cause = error or type(error).__name__
+            cause = str(error) or type(error).__name__
             raise ApiError(0, "Unreachable", f"the API server did not answer: {cause}") from error
 
 
-def _refusal(status: int, answer: Any) -> ApiError:
+def _refusal(status: int, text: str) -> ApiError:
+    try:
+        answer = deep_json.loads(text)
+    except ValueError:  # of a proxy; the API server's "Too many requests" is plain text, too
+        answer = None
     found = answer if isinstance(answer, dict) else {}
-    message = str(found.get("message", answer))
+    message = str(found.get("message", text))
     return ApiError(status, found.get("reason", ""), message[:MESSAGE_CHARACTERS])
 
 

@@ -92,8 +92,7 @@ def decide(job: CollectorJob, heartbeats: Heartbeats, history: History, now_s: f
 
 def _wanted(job: CollectorJob, scale: AutoscaleSpec, heartbeats: Heartbeats, history: History, now_s: float) -> int:
     workers, learner = job.spec.workers, heartbeats.learner
-    running = heartbeats.learner is not None and heartbeats.learner.phase is LearnerPhase.RUN
-    if learner is None or not running or now_s - learner.time_s > STALE_S:
+    if learner is None or learner.phase is not LearnerPhase.RUN or now_s - learner.time_s > STALE_S:
         history.forget()
         return workers
     speeds = _speeds(heartbeats.workers, workers, now_s)
@@ -107,12 +106,12 @@ def _wanted(job: CollectorJob, scale: AutoscaleSpec, heartbeats: Heartbeats, his
     if advice is None:
         return workers
     history.advice.append((now_s, advice))
+    while len(history.advice) > 1 and history.advice[1][0] <= now_s - SCALE_DOWN_DELAY_S:
+        history.advice.popleft()
     if advice > workers:
         if now_s - history.went_down_s < RETRY_LOWER_S:
             history.floor, history.floor_until_s = workers + 1, now_s + RETRY_LOWER_S
         return advice
-    while len(history.advice) > 1 and history.advice[1][0] <= now_s - SCALE_DOWN_DELAY_S:
-        history.advice.popleft()
     calm = now_s - history.advice[0][0] >= SCALE_DOWN_DELAY_S
     return _fewer(workers, history, now_s) if calm else workers
 

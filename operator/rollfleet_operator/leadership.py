@@ -54,6 +54,16 @@ class Leadership:
         """Whether the last attempt found the Lease."""
         return not self._problem
 
+    @property
+    def leads(self) -> bool:
+        """Whether this operator has become the leader."""
+        return self._renewal is not None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a defect has ended the renewal: this operator would write nothing any more."""
+        return self._renewal is not None and self._renewal.done()
+
     async def acquire(self) -> None:
         """Wait until this operator leads, and stay its leader from then on."""
         log.info("waiting for the Lease %s/%s", self._namespace, self._name)

@@ -149,6 +149,13 @@ def checked(written: Manifest) -> Manifest:
     if not all(isinstance(field, list) and all(isinstance(each, dict) for each in field) for field in (init, *others)):
         raise TemplateInvalid(f"{', '.join(f'`spec.{field}`' for field in _LISTS)} of a template are lists of mappings")
     for container in [*containers, *init]:
+        variables = container.get("env") or []
+        named = isinstance(variables, list) and all(isinstance(each, dict) and each.get("name") for each in variables)
+        if not named:
+            raise TemplateInvalid(
+                "`env` of a container of a template is a list of mappings, each with a `name`; write e.g. "
+                '`[{name: A, value: "1"}]`'
+            )
         resources = _mapping(container, "resources", "spec.containers[].")
         _mapping(resources, "limits", "spec.containers[].resources.")
     parts = {"metadata": metadata | fields, "spec": {**spec, "containers": containers}}

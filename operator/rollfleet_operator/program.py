@@ -116,11 +116,12 @@ class Operator:
 
     def alive(self) -> bool:
         """Return whether all tasks run, or another operator leads."""
-        return not any(task.done() for task in self._tasks)
+        stopped = self._leadership is not None and self._leadership.stopped
+        return not stopped and not any(task.done() for task in self._tasks)
 
     def ready(self) -> bool:
         """Return whether all jobs are listed, except those of namespaces that refuse it, or another operator leads."""
-        if self._leadership and not self._tasks:
+        if self._leadership and not self._leadership.leads:
             return self._leadership.answered
         refused = {watch.namespace for watch in self.watches if watch.refused}
         listed = [watch.listed for watch in self.watches if watch.namespace not in refused]

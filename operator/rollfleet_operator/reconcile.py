@@ -30,7 +30,7 @@ from rollfleet_operator.names import account
 from rollfleet_operator.nats_access import NatsAccess
 from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.observed import Observed
-from rollfleet_operator.plan import Apply, plan_access, plan_runs, stamp
+from rollfleet_operator.plan import Apply, Change, plan_access, plan_runs, stamp
 from rollfleet_operator.retention import expires_in_s, lingers_for_s
 from rollfleet_operator.scheduler import is_held
 from rollfleet_operator.settings import Settings
@@ -196,10 +196,10 @@ class Reconciler:
         actions = plan_runs(job, wanted, observed, found.stage, lingering=lingering)
         stopping = job.spec.suspend or memory.namespace_ends
         if found.stage is Stage.LIVE and not stopping and not self._may_start(job, memory, observed):
-            actions = []
+            actions = [each for each in actions if isinstance(each, Change)]  # those that exist are scaled
         starting = any(isinstance(action, Apply) for action in actions)  # pods need their rights
         waits = any(not (pod.running or pod.finished) for pod in observed.pods)  # perhaps for a Secret
-        if now_s - memory.secrets_s >= (self._settings.resync_s if waits else self._settings.verify_s):
+        if abs(now_s - memory.secrets_s) >= (self._settings.resync_s if waits else self._settings.verify_s):
             memory.secrets.clear()  # another client may have changed or deleted them
         needed = nats_server.is_needed(job, observed) and not memory.namespace_ends
         try:

@@ -130,7 +130,7 @@ class Collector(BatchIterator):
             env_kwargs: Keyword arguments of each environment, or a list of these.
             vectorization: How a worker steps its environments: "sync" one after the other in its process, "async" in
                 other processes, "native" by the environment's own vector implementation.
-            backend: "gymnasium", or "envpool": `env` is then an id of EnvPool.
+            backend: "gymnasium", "envpool" (`env` is then an id of EnvPool), or "torchrl" (`env` makes an `EnvBase`).
             settings_method: The method of an environment that takes the dict of `set_env`, before each reset. A
                 `VectorEnv` and a TorchRL environment take it once. Empty: it is `reset(options=...)`.
             seed: Seeds environments, action spaces and torch's generators, differently for each worker.

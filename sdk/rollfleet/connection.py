@@ -71,7 +71,8 @@ def connect(
 
     Args:
         job: The job's name, `namespace/name`, or the job itself. None: the name in the environment. A name without a
-            namespace gets that of the environment's job, else `default`.
+            namespace gets that of the kubeconfig's context, or with an address that of the environment's job, else
+            `default`.
         policy: The policy that `weights.interval` broadcasts: a module, or a dict or TensorDict of tensors. Parameters
             and buffers have the names of the workers' policy. None: no policy.
 

@@ -25,6 +25,7 @@ RollfleetError
 ```
 """
 
+from copy import copy
 from pathlib import Path
 
 from rollfleet_api.text import reason_of
@@ -172,7 +173,10 @@ class Timeout(RollfleetError, TimeoutError):
 
 def copied(error: BaseException) -> BaseException:
     """Return a copy of a kept error, to raise it: raised itself, it would keep what its callers' frames refer to."""
-    copy = type(error).__new__(type(error), *error.args)
-    copy.__dict__.update(error.__dict__)
-    copy.args, copy.__cause__ = error.args, error.__cause__
-    return copy.with_traceback(error.__traceback__)
+    try:
+        again = copy(error)  # also what is not in `args`: an OSError's file, a SystemExit's code
+    except Exception:  # its constructor takes other arguments
+        again = type(error).__new__(type(error), *error.args)
+        again.__dict__.update(error.__dict__)
+    again.args, again.__cause__ = error.args, error.__cause__
+    return again.with_traceback(error.__traceback__)

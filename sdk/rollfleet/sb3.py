@@ -33,10 +33,10 @@ class ServedVecEnv(VecEnv):
         """See `VecEnv`."""
         everyone = np.arange(self.num_envs)
         # Options of their own: one environment after the other.
-        masks = [{**options, "reset_mask": everyone == i} for i, options in enumerate(self._options)]
-        for options in masks if any(self._options) else [{"reset_mask": everyone >= 0}]:
+        masked: list[dict[str, Any]] = [{**own, "reset_mask": everyone == i} for i, own in enumerate(self._options)]
+        for options in masked if any(self._options) else [{}]:  # without a mask: also after an error
             observations, infos = self._envs.reset(seed=self._seeds, options=options)
-            for i in np.flatnonzero(options["reset_mask"]).tolist():
+            for i in np.flatnonzero(options.get("reset_mask", everyone >= 0)).tolist():
                 self.reset_infos[i] = _info_of(infos, i)
         self._reset_seeds()
         self._reset_options()

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from rollfleet.arguments import shown
 from rollfleet.errors import JobInvalid
 from rollfleet.system.entrypoints import load
 from rollfleet.weights.layout import Snapshot, State, WeightLayout
@@ -82,6 +83,9 @@ class Whole:
     Attributes:
         precision: "bfloat16" narrows float32 and float64 on the wire, to half the bytes of float32.
 
+    Raises:
+        JobInvalid: The precision is unknown.
+
     Example:
         >>> policy = nn.Linear(4, 2)
         >>> scheme = Whole("bfloat16")
@@ -90,6 +94,11 @@ class Whole:
     """
 
     precision: str = Precision.FLOAT32
+
+    def __post_init__(self) -> None:
+        if self.precision not in list(Precision):
+            known = ", ".join(repr(each.value) for each in Precision)
+            raise JobInvalid(f"precision: expected one of {known}, got {shown(self.precision)}")
 
     def select(self, policy: Any) -> dict[str, State]:
         """See `WeightScheme`."""
@@ -119,7 +128,8 @@ class Trained(Whole):
         selected = models_of(policy)
         for name, module in sources_of(policy).items():
             if isinstance(module, nn.Module):
-                frozen = {key for key, parameter in module.named_parameters() if not parameter.requires_grad}
+                named = module.named_parameters(remove_duplicate=False)  # a tied one has two names
+                frozen = {key for key, parameter in named if not parameter.requires_grad}
                 selected[name] = {key: value for key, value in selected[name].items() if key not in frozen}
         return selected
 

@@ -5,7 +5,7 @@ A tracker's package is imported when `track` asks for it, never before.
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -189,13 +189,26 @@ def _number(value: float | Tensor) -> float:
     return float(value.item() if isinstance(value, Tensor) else value)  # `float` warns of a loss with its graph
 
 
-def _unused(folder: Path, job: str, *, is_resumed: bool) -> str:
-    """Return the first of `job`, `job-2`, `job-3` and so on that the folder does not have, or the last that it has."""
+def _unused(folder: Path, job: str, *, is_resumed: bool, takes: bool) -> str:
+    """Return the first of `job`, `job-2`, `job-3` and so on that the folder does not have, or the last that it has.
+
+    `takes`: make its folder at once, so that a run that begins at the same time gets another.
+    """
     number = 1
-    while (folder / (job if number == 1 else f"{job}-{number}")).exists():
+    while (path := folder / (job if number == 1 else f"{job}-{number}")).exists() or (
+        takes and not is_resumed and not _made(path)
+    ):
         number += 1
     number = max(number - is_resumed, 1)
     return job if number == 1 else f"{job}-{number}"
+
+
+def _made(path: Path) -> bool:
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    return True
 
 
 def track(
@@ -233,10 +246,13 @@ def track(
     if not isinstance(to, str) or to not in TRACKERS:
         raise JobInvalid(f"to: expected one of {', '.join(TRACKERS)}, got {shown(to)}")
     where = path_of(folder, "folder")
-    name = name or _unused(where, collector.job.metadata.name, is_resumed=collector.frames > 0)
+    takes = to in ("tensorboard", "page")  # they write into the folder of this name
+    name = name or _unused(where, collector.job.metadata.name, is_resumed=collector.frames > 0, takes=takes)
     run = Run(project=project, name=name, folder=where, collector=collector)
     try:
         write, close = TRACKERS[to](run)
     except ImportError as error:
+        with suppress(OSError):  # it is not empty, or was not made
+            (where / name).rmdir()
         raise RollfleetError(f"to={to!r}: the package cannot be imported ({error}); pip install {to}") from error
     return Tracker(collector, write, close)

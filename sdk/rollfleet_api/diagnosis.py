@@ -30,7 +30,7 @@ ADVICE: Final = {
     "LearnerFailed": "See `rollfleet logs {job} --learner`, fix it, and apply the job: a changed spec tries again.",
     "LearnerGone": "Start the learner, and change the spec: each change tries again.",
     "NameTaken": "Rename the job, or delete the object that the message names. All that an earlier job has left: "
-    "`kubectl -n {named.namespace} delete job,sa,secret,netpol -l rollfleet.dev/job={named.name}`.",
+    "`kubectl -n {named.namespace} delete deploy,svc,job,sa,secret,netpol -l rollfleet.dev/job={named.name}`.",
     "NatsCrashed": "The server starts again by itself. See "
     "`kubectl -n {named.namespace} logs -p -l rollfleet.dev/role=nats,rollfleet.dev/job={named.name}`.",
     "NatsUnavailable": "Check that NATS runs and the operator reaches it. Workers continue as soon as it is back.",

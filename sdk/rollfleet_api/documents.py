@@ -1,10 +1,10 @@
 """Jobs as text: one or several YAML documents, read as `kubectl` reads them."""
 
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -26,7 +26,8 @@ class _Loader(yaml.SafeLoader):
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)  # as it was written: a later merge changes it
         seen: dict[object, yaml.Node] = {}
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != f"{_TAG}merge":
@@ -36,7 +37,7 @@ class _Loader(yaml.SafeLoader):
                         None, None, f"`{key.value}` is already given in line {first}", key.start_mark
                     )
                 seen[key.value] = key
-        return super().construct_mapping(node, deep)
+        return node
 
 
 _INT: Final = r"[-+]?(0b[01_]+|0o?[0-7_]+|0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$"

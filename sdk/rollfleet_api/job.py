@@ -129,6 +129,12 @@ class CollectorJobSpec(Model):
             holds=lambda spec: spec.workers > 0 or spec.env.servers is not None,
             field="workers",
         ),
+        Rule(
+            cel="self.workers > 0 || !has(self.autoscale)",
+            message="a job without workers has none to scale; remove {autoscale}, or write 1 or more {workers}",
+            holds=lambda spec: spec.workers > 0 or spec.autoscale is None,
+            field="autoscale",
+        ),
         # A rule with `oldSelf` is about changes: it does not apply when a job is created.
         Rule(
             cel="self.mode == oldSelf.mode",

@@ -80,7 +80,7 @@ class NatsResourcesSpec(Model):
     )
     limits: dict[str, Quantity] = Field(
         default={},
-        description="The most resources that it may use. Two versions of the weights must fit into its memory.",
+        description="The most resources that it may use. It holds up to 32 MiB for each worker that is slow to read.",
     )
 
 
@@ -152,19 +152,16 @@ class EnvironmentFailuresSpec(Model):
     )
     check_observations: bool = Field(
         default=False,
-        description="Count an observation with NaN or infinity, or outside of its space, as a failure, too.",
+        description="Count an observation with NaN or infinity, or outside of its space, as a failure, too. "
+        "Default: false.",
     )
     max_share: float = Field(
         default=0.5,
         gt=0,
         le=1,
-        description="Fail the job when more than this share of a worker's last 100 episodes failed, and at least 10.",
+        description="Fail the job when more than this share of a worker's last 100 episodes failed, and at least 10. "
+        "Default: 0.5.",
     )
-
-    @property
-    def has_limits(self) -> bool:
-        """Whether a step or a reset may take a limited time."""
-        return self.step_timeout_seconds is not None or self.reset_timeout_seconds is not None
 
 
 class FailureSpec(Model):

@@ -19,8 +19,8 @@ def version_of(session: int, count: int) -> int:
     """Return the number of a learner's version.
 
     Example:
-        >>> version_of(2, 1) > version_of(1, 7), count_of(version_of(2, 5)), session_of(version_of(2, 5))
-        (True, 5, 2)
+        >>> version_of(2, 1) > version_of(1, 7), count_of(version_of(2, 5))
+        (True, 5)
     """
     return session << _COUNT_BITS | count
 
@@ -28,8 +28,3 @@ def version_of(session: int, count: int) -> int:
 def count_of(version: int) -> int:
     """Return the count of a version."""
     return version & MAX_VERSIONS
-
-
-def session_of(version: int) -> int:
-    """Return the session of the learner that sent a version."""
-    return version >> _COUNT_BITS

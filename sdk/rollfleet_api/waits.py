@@ -83,7 +83,7 @@ class Waits:
 
     def look(self, now_s: float, learner: LearnerStatus | None, workers: Mapping[int, WorkerStatus]) -> Shares | None:
         """Add the newest heartbeats. Returns the shares of the last `WINDOW_S`; None: unknown."""
-        grown = (*self._of_learner(learner), *self._of_workers(workers))
+        grown = (*self._of_learner(learner), *self._of_workers(workers, now_s))
         looks = self._looks
         if learner is None:
             looks.clear()
@@ -144,9 +144,11 @@ class Waits:
             return 0.0, 0.0
         return max(learner.time_s - old.time_s, 0.0), max(learner.waited_s - old.waited_s, 0.0)
 
-    def _of_workers(self, workers: Mapping[int, WorkerStatus]) -> list[float]:
+    def _of_workers(self, workers: Mapping[int, WorkerStatus], at_s: float) -> list[float]:
         """Return the seconds that a worker, on average, has waited since the last look: those of `_Wait.seconds`."""
-        present = {index: beat for index, beat in workers.items() if not beat.state.ended}
+        present = {  # a worker's last word may be missed: one that is silent has left, or waits for nothing
+            index: beat for index, beat in workers.items() if not beat.state.ended and at_s - beat.time_s < WINDOW_S
+        }
         before, self._workers = self._workers, {}
         total = [0.0] * 5
         for index, beat in present.items():

@@ -56,7 +56,7 @@ class JobRow(View):
 
 
 class ObjectRow(View):
-    """An object that a job became: a pod or a stream in a cluster, a process on this machine."""
+    """An object that a job became: in a cluster a Kubernetes Job, a Service or another, on this machine a process."""
 
     kind: str
     name: str

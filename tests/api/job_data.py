@@ -22,6 +22,14 @@ RULES = [
         {"workers": 0},
         "spec.workers: must be at least 1; 0 is for a job with `env.servers` and a program that steps the environments",
     ),
+    (
+        {
+            "workers": 0,
+            "env": ENV | {"vectorization": "Async", "numEnvs": 2, "servers": {"replicas": 2}},
+            "autoscale": {"maxWorkers": 2},
+        },
+        "spec.autoscale: a job without workers has none to scale; remove `autoscale`, or write 1 or more `workers`",
+    ),
     ({"workers": -1}, "spec.workers: must be at least 0, got -1"),
     ({"workers": "two"}, 'spec.workers: expected a whole number, got "two"'),
     ({"workers": "8"}, 'spec.workers: expected a whole number, got "8"; write 8 without quotes'),

@@ -139,6 +139,18 @@ def test_value_that_contains_itself_is_refused() -> None:
     assert "contains itself" in read_messages(text)
 
 
+def test_a_merged_mapping_may_merge_another() -> None:
+    small = "  resources: {limits: &small {cpu: '1', memory: 2Gi}}\n  env:"
+    servers = "{replicas: 1, resources: {limits: &big {<<: *small, cpu: '4'}}}"
+    text = TEXT.replace("  env:", small).replace("-v1}", f"-v1, vectorization: Async, servers: {servers}}}")
+    (document,) = read_documents(text + "  nats: {resources: {limits: {<<: *big, memory: 1Gi}}}\n", origin="")
+    assert document.job
+    spec = document.job.spec
+    assert spec.env.servers
+    assert spec.env.servers.resources.limits == {"cpu": "4", "memory": "2Gi"}
+    assert spec.nats.resources.limits == {"cpu": "4", "memory": "1Gi"}
+
+
 NUMBERS = ("1e-3", 0.001), ("-2.5", -2.5), ("0x10", 16), ("0o17", 15), ("017", 15)
 WORDS = ("1:30", "1:30"), ("2026-11-21", "2026-11-21"), ("v1", "v1"), ("yes", True), ("~", None), ("", None)
 

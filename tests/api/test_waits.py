@@ -8,7 +8,7 @@ from tests.api.job_data import job_data
 
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.validation import parse_job
-from rollfleet_api.waits import Waits
+from rollfleet_api.waits import WINDOW_S, Waits
 
 LEARNER = LearnerStatus(session=1, version=1, applied_version=1)
 SERVED = {"id": "CartPole-v1", "numEnvs": 8, "vectorization": "Async", "servers": {"replicas": 4}}
@@ -150,6 +150,15 @@ def test_a_worker_that_is_dead_waits_for_nothing() -> None:
     for time_s in range(5):
         shares = waits.look(float(time_s), at(float(time_s)), {0: silent})
     assert shares == (0.0, 0.0, 0.0, 0.0)
+
+
+def test_a_worker_that_has_been_silent_for_the_whole_window_counts_no_more() -> None:
+    waits, silent = Waits(), beat(1, 0.0)
+    for time_s in map(float, range(2 * int(WINDOW_S) + 1)):
+        beats = {0: beat(0, time_s, waited_for_space_s=time_s), 1: silent}
+        shares = waits.look(time_s, at(time_s), beats)
+    assert shares
+    assert shares.workers_for_learner == pytest.approx(1.0)
 
 
 def test_counters_that_begin_again_are_no_wait() -> None:

@@ -17,3 +17,7 @@ def test_every_link_leads_to_a_section() -> None:
     links = set(re.findall(r"\(#([^)]+)\)", PAGE))
     assert links
     assert links <= sections
+
+
+def test_bounds_that_are_no_values_themselves_are_named() -> None:
+    assert "| number, above 0 and below 1 |" in PAGE

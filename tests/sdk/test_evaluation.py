@@ -68,6 +68,7 @@ def test_any_policy_and_environment_of_a_collector_can_be_evaluated() -> None:
         ({"episodes": 0}, "episodes: must be at least 1"),
         ({"exploration": "often"}, "exploration"),
         ({"num_envs": 0}, "num_envs"),
+        ({"num_envs": None}, "num_envs: expected a whole number, got None"),
     ],
 )
 def test_a_wrong_value_is_named(keywords: dict[str, Any], message: str) -> None:

@@ -15,7 +15,9 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
 
+from rollfleet.errors import EnvironmentFailed
 from rollfleet.sb3 import ServedVecEnv
+from rollfleet.testing import CountingEnv
 
 
 def limited() -> gymnasium.Env[Any, Any]:
@@ -85,3 +87,15 @@ def test_ppo_learns_on_servers_as_on_the_serial_vector() -> None:
         envs.close()
     assert found[0] == found[1]
     assert found[0][1]
+
+
+def test_after_an_error_of_a_step_all_environments_can_be_reset() -> None:
+    envs, actions = ServedVecEnv([partial(CountingEnv, breaks_at=2), CountingEnv], workers=2), np.zeros(2, np.int64)
+    envs.reset()
+    envs.step(actions)
+    with pytest.raises(EnvironmentFailed, match="the simulator broke"):
+        envs.step(actions)
+    envs.reset()
+    observations: Any = envs.step(actions)[0]
+    assert observations.tolist() == [[3.0], [3.0]]
+    envs.close()

@@ -142,6 +142,16 @@ def test_runs_have_the_name_of_the_job_and_a_number_and_a_resumed_learner_goes_o
         assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
+def test_runs_that_begin_before_one_of_them_has_written_have_different_names(tmp_path: Path) -> None:
+    with rollfleet.Collector("CartPole-v1", frames_per_batch=8) as collector:
+        trackers = [rollfleet.track(collector, to="page", folder=tmp_path) for _ in range(2)]
+        next(collector)
+        for tracker in trackers:
+            tracker.log()
+            tracker.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["collector", "collector-2"]
+
+
 @pytest.mark.parametrize("tracker", ["torch.utils.tensorboard", "wandb", "mlflow", "trackio"])
 def test_missing_package_is_one_error_with_the_command_that_installs_it(
     tracker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,9 @@
 """A connection to NATS that is opened on first use, and again after a loss."""
 
+import asyncio
 import logging
 import ssl
+from contextlib import suppress
 from typing import Any
 
 from nats.aio.client import Client, RawCredentials
@@ -14,6 +16,7 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 4
 RETRY_WAIT_S = 0.1
+CLOSE_S = 1.0  # a server that is gone takes no part in the end of TLS, for which asyncio would wait 30 s
 
 
 class Connection:
@@ -47,13 +50,15 @@ class Connection:
         """Close the connection; the next use opens it again."""
         client, self._client = self._client, None
         if client:
-            await client.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await client.close()
 
     async def _open(self) -> Client:
         ca, client, refusals = self.login.ca, Client(), list[Exception]()
 
         async def on_error(error: Exception) -> None:
-            refusals.append(error)
+            refusals[:] = [error]  # only the last one is read
             _drop_socket(client)
             log.debug("NATS connection %s: %r", self._name, error)
 

@@ -36,6 +36,9 @@ QUIET_S: Final = 0.1
 ANSWER_S: Final = 1.0
 """Seconds to wait at most."""
 
+FLUSH_S: Final = 4
+"""Less than `server_port.TIMEOUT_S`, which would end a look before it has closed a dead connection."""
+
 ANSWERS: Final = 8
 """Processes that ask for the job between two looks and get it at once."""
 
@@ -108,8 +111,9 @@ class JobOnNats:
         client = await self.nats.client()
         try:
             await client.publish(self._subjects.spec, DELETED)
-            await client.flush()
+            await client.flush(FLUSH_S)
         except (NatsError, TimeoutError, OSError) as error:
+            await self.nats.close()
             raise NatsUnavailable(f"NATS did not take the end of {self._subjects.key}: {error!r}") from error
 
     async def close(self) -> None:
@@ -136,7 +140,7 @@ class JobOnNats:
         try:
             await client.publish(subjects.spec, job)
             await client.publish(subjects.ask(Ask.HEARTBEATS))
-            await client.flush()
+            await client.flush(FLUSH_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(ANSWER_S):
                     while await _within(QUIET_S, came) or len(heard) < self._present:

@@ -55,8 +55,7 @@ class NatsOnServers:
 
     async def close(self) -> None:
         """Disconnect."""
-        for known in self._jobs.values():
-            await known.nats.close()
+        await asyncio.gather(*(known.nats.close() for known in self._jobs.values()))
 
 
 @asynccontextmanager

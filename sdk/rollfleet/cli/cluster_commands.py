@@ -56,8 +56,9 @@ def top(
     cluster = cache(partial(_jobs, context, namespace, kubeconfig))  # runs need none
 
     def read() -> "RenderableType":
-        runs = [run for name in jobs or () for run in runs_in(name)]
-        names = [name for name in jobs or () if not runs_in(name)]
+        saved = {name: runs_in(name) for name in jobs or ()}
+        runs = [run for each in saved.values() for run in each]
+        names = [name for name, each in saved.items() if not each]
         if len(runs) + len(names) == 1:
             only = described(runs[0]) if runs else cluster().describe(names[0])
             return overview([only.job], only.pods, only.time)
@@ -182,7 +183,10 @@ def logs(
     last = None if tail < 0 else tail
     if runs := runs_in(job):
         if follow or container:
-            raise typer.BadParameter(f"{job} has saved runs: leave out --follow and --container")
+            raise typer.BadParameter(
+                f"the folder {job} has saved runs: leave out --follow and --container, or name a cluster's job as "
+                "`namespace/name`"
+            )
         for text in log_of(runs[-1], worker=worker, learner=learner, tail=last):
             typer.echo(text)
         return

@@ -43,7 +43,7 @@ async def show_cluster(
 ) -> int:
     """Serve the operator's page on this machine until cancelled. `show` takes the line with its URL.
 
-    Port 0 is a free one; None is the default of `rollfleet ui`.
+    Port 0 is a free one.
 
     Raises:
         ClusterError: The operator cannot be reached, or does not accept the user.

@@ -1,5 +1,6 @@
 """An episode of one environment as a GIF."""
 
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from rollfleet.envs.factory import VectorEnv
 from rollfleet.errors import RollfleetError
 
 DEFAULT_FPS = 30  # of an environment that names none
+SHORTEST_MS = 20  # viewers show a shorter picture for 100 ms
 
 
 class GifRecorder(VectorWrapper):
@@ -36,8 +38,10 @@ class GifRecorder(VectorWrapper):
         Raises:
             OSError: The file cannot be written.
         """
-        first, *rest = (self._images or [])[:frames]
-        duration_ms = 1000 / self.metadata.get("render_fps", DEFAULT_FPS)
+        frame_ms = 1000 / self.metadata.get("render_fps", DEFAULT_FPS)
+        every = ceil(SHORTEST_MS / frame_ms)
+        first, *rest = (self._images or [])[:frames:every]
+        duration_ms = 10 * round(every * frame_ms / 10)  # a GIF counts hundredths of a second
         first.save(path, format="GIF", save_all=True, append_images=rest, duration=duration_ms, loop=0)
         self._images = None
 

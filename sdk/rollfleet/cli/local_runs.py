@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -16,8 +17,11 @@ from rollfleet_ui.saved_runs import SavedJob, SavedRuns
 
 def runs_in(name: str) -> list[SavedJob]:
     """Return the saved runs in a folder, the oldest first; empty: there is no such folder, or it has no runs."""
-    found = SavedRuns(Path(name)).jobs().values() if Path(name).is_dir() else ()
+    found = _runs(Path(name)).jobs().values() if Path(name).is_dir() else ()
     return sorted(found, key=lambda run: run.row.created)
+
+
+_runs = cache(SavedRuns)  # each reads again what has changed
 
 
 def view(run: SavedJob) -> JobView:

@@ -8,6 +8,7 @@ from typing import Any
 from rollfleet.cli.error_lines import EXIT_FAILURE
 from rollfleet.cli.validate import entrypoints, importing_from
 from rollfleet.cluster.jobs import Jobs
+from rollfleet.cluster.refusals import passes
 from rollfleet.cluster.sources import Sources
 from rollfleet.errors import ClusterError, JobEnded, JobInvalid
 from rollfleet_api.diagnosis import diagnose
@@ -65,11 +66,11 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
     Raises:
         JobEnded: The job was deleted.
     """
-    state, followed = "", set[str]()
+    state, cut, followed = "", "", set[str]()
     while True:
         for seen in jobs.watch(job):
             found, complete = diagnose(seen), seen.status.held(ConditionType.COMPLETE)
-            over = complete or seen.status.held(ConditionType.FAILED)
+            over = seen.status.has_ended(seen.metadata.generation)  # one of an earlier spec is tried again
             pods = [pod for pod in jobs.pods(seen) if pod.role == Role.LEARNER and pod.phase != "Pending"]
             begun = [pod for pod in pods if not (pod.name in followed and (over or pod.finished))]
             now = f"{seen.key} is {found}"
@@ -88,9 +89,11 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
                     for line in lines:
                         show(line)
                 except ClusterError as error:
-                    if not over:
+                    if not (over or passes(error)):  # a stream that was cut begins again
                         raise
-                    explain(str(error))
+                    if cut != str(error):
+                        cut = str(error)
+                        explain(cut)
                 if again:
                     time.sleep(AGAIN_S)
             if begun:

@@ -49,6 +49,5 @@ async def show_saved(folder: Path, *, port: int, show: Callable[[str], None]) ->
     hint = "" if count else f" ({SAVING})"
     async with served(page(runs, guard), port=port) as chosen:
         show(f"page of {count} saved run{'s' if count != 1 else ''}{hint}: {guard.url(chosen)}")
-        with suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
+        await asyncio.Event().wait()
     return 0

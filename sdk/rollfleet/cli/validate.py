@@ -77,7 +77,10 @@ def _local_problems(document: Document) -> Iterator[Problem]:
     if not isinstance(raw, Mapping):
         return
     problems = list(_unknown_names(raw, bool(raw.get("source") or raw.get("image"))).items())
-    problems += (*template_problems(raw, "spec"), *template_problems(raw.get("learner"), "spec.learner"))
+    env = raw.get("env")
+    servers = env.get("servers") if isinstance(env, Mapping) else None
+    parts = {"spec": raw, "spec.env.servers": servers, "spec.learner": raw.get("learner"), "spec.nats": raw.get("nats")}
+    problems += (found for path, part in parts.items() for found in template_problems(part, path))
     for path, message in problems:
         if message:
             yield Problem(path, message, document.where(path))

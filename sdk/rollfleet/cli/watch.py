@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from rollfleet.nats.link import Link
 from rollfleet.transports.roster import Roster
-from rollfleet_api.frame_rate import FrameRate
+from rollfleet_api.frame_rate import STALE_S, FrameRate
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, WorkerStatus
 from rollfleet_api.state.processes import Heartbeats
@@ -28,6 +28,7 @@ class JobWatch:
         self.frames_per_second = self.mean_frames_per_second = 0.0
         self._first: LearnerStatus | None = None  # the last heartbeat before frames came
         self._rate = FrameRate(window_s=5.0)
+        self._silent_s = 0  # seconds in which the learner could be heard, and was not
 
     def listen(self, link: Link) -> None:
         """Receive heartbeats from now on, over a connection of the job's owner."""
@@ -58,11 +59,15 @@ class JobWatch:
             await asyncio.sleep(1.0)
             if link.client.is_connected:
                 self._roster.tick()
+                self._silent_s += 1
+                if self._silent_s > STALE_S:
+                    self.frames_per_second = 0.0
 
     async def _forget_missed(self) -> None:
         self._roster.forget_missed()
 
     def _hear_learner(self, status: LearnerStatus) -> None:
+        self._silent_s = 0
         self.frames_per_second = self._rate.update(status, status.time_s)
         first, before, self.learner = self._first, self.learner, status
         if not (first and before) or status.session != first.session or status.frames <= first.frames:

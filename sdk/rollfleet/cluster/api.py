@@ -81,15 +81,17 @@ class ClusterApi:
         found = self._request("GET", kind, namespace, query=query)
         return Listing(found["items"], found["metadata"]["resourceVersion"])
 
-    def create(self, manifest: Manifest) -> Manifest:
-        """Create an object; `metadata.generateName` makes up a name."""
-        return self._request("POST", manifest["kind"], manifest["metadata"]["namespace"], query=_WRITE, body=manifest)
+    def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        """Create an object, or only ask whether it would be; `metadata.generateName` makes up a name."""
+        query = _WRITE | {"dryRun": "All" if dry_run else ""}
+        return self._request("POST", manifest["kind"], manifest["metadata"]["namespace"], query=query, body=manifest)
 
-    def apply(self, manifest: Manifest) -> Manifest:
-        """Create or change an object by server-side apply. Fields that others have set stay."""
+    def apply(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        """Create or change an object by server-side apply, or only ask. Fields that others have set stay."""
         metadata = manifest["metadata"]
         where = (manifest["kind"], metadata["namespace"], metadata["name"])
-        return self._request("PATCH", *where, query=_WRITE | {"force": "true"}, body=manifest, form="apply-patch+yaml")
+        query = _WRITE | {"force": "true", "dryRun": "All" if dry_run else ""}
+        return self._request("PATCH", *where, query=query, body=manifest, form="apply-patch+yaml")
 
     def patch(self, kind: str, namespace: str, name: str, patch: Manifest) -> Manifest:
         """Change fields of an object by a JSON merge patch; with `metadata.resourceVersion`, only that version."""
@@ -116,7 +118,8 @@ class ClusterApi:
         most_s = math.ceil(min(max(for_s, 1), WATCH_S))
         query = {"watch": "1", "timeoutSeconds": most_s, "resourceVersion": resource_version, "fieldSelector": fields}
         for line in self._lines(kind, namespace, query=query, silent_s=most_s + TIMEOUT_S):
-            event = json.loads(line)
+            with self._translated("watch", kind, namespace, ""):
+                event = json.loads(line)
             if event["type"] == "ERROR":
                 raise refusal(event["object"].get("code", 0), event["object"], "watch", kind, namespace, "")
             yield event["type"], event["object"]
@@ -196,30 +199,34 @@ class ClusterApi:
             raise refusal(error.status, _status(error.body), verb, kind, namespace, name) from error
         except (HTTPError, OSError) as error:
             raise unreachable(self.client.configuration.host, error) from error
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            other = ValueError("what answers there is no API server")
+            raise unreachable(self.client.configuration.host, other) from error
 
 
 def _load(configuration: Any, context: str | None, kubeconfig: str | Path | None) -> str | None:
     """Load a kubeconfig, or the account of this pod. Return the default namespace."""
-    from kubernetes.config import ConfigException, incluster_config, list_kube_config_contexts, load_kube_config
+    from kubernetes.config import ConfigException, incluster_config, load_kube_config
+    from kubernetes.config.kube_config import KubeConfigMerger
     from yaml import YAMLError
 
     named = str(kubeconfig or os.environ.get("KUBECONFIG") or "")
     file = named or str(Path.home() / ".kube" / "config")
     try:
-        if not any(Path(each).expanduser().exists() for each in file.split(os.pathsep)):
+        if not any(Path(each).expanduser().exists() for each in file.split(os.pathsep) if each):
             if named or context or "KUBERNETES_SERVICE_HOST" not in os.environ:
                 raise no_kubeconfig(file)
             incluster_config.load_incluster_config(configuration)
             return Path(incluster_config.SERVICE_TOKEN_FILENAME).with_name("namespace").read_text().strip()
-        contexts, current = list_kube_config_contexts(file)
-        known = {each["name"]: each for each in contexts}
-        if context and context not in known:
+        config = KubeConfigMerger(file).config  # `list_kube_config_contexts` refuses one without a current context
+        known = {each["name"]: each.value for each in config["contexts"]}
+        context = context or config["current-context"]
+        if context not in known:
             raise unusable_kubeconfig(file, f"it has no context {context!r}; write one of {', '.join(known)}")
         load_kube_config(file, context=context, client_configuration=configuration)
     except (ConfigException, YAMLError, OSError, ValueError, TypeError, KeyError) as error:
         raise unusable_kubeconfig(file, str(error)) from error
-    chosen = known[context] if context else current
-    namespace: str | None = chosen["context"].get("namespace")
+    namespace: str | None = known[context]["context"].get("namespace")
     return namespace
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from rollfleet.cluster.api import ClusterApi
+from rollfleet.cluster.refusals import passes
 from rollfleet.cluster.tunnel import Tunnel
 from rollfleet.errors import ClusterError, ConnectionFailed, JobNotFound
 from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, PUBLIC_URL_FILE, SPEC_FILE, URL_FILE, Address
@@ -148,11 +149,20 @@ def wait_for_secret(
 ) -> Mapping[str, Any]:
     """Return the learner's Secret, which the operator creates. Arguments and errors: see `JobAddress`."""
     name, until = credentials_secret(job, Role.LEARNER), time.monotonic() + timeout_s
-    while (secret := api.get("Secret", namespace, name)) is None:
-        if api.get(KIND, namespace, job) is None:
-            raise JobNotFound(f"the cluster has no job {namespace}/{job}; submit it, or check its name")
+    while True:
+        late = time.monotonic() >= until
+        try:
+            if (secret := api.get("Secret", namespace, name)) is not None:
+                return secret
+            if api.get(KIND, namespace, job) is None:
+                raise JobNotFound(f"the cluster has no job {namespace}/{job}; submit it, or check its name")
+        except ClusterError as error:
+            if late or not passes(error):
+                raise
+            time.sleep(_LOOK_S)
+            continue
         look()
-        if time.monotonic() >= until:
+        if late:
             raise ClusterError(
                 f"the operator has not created Secret {namespace}/{name} within {timeout_s:g} s; see what "
                 f"it reports with `rollfleet.Jobs().describe({job!r})`",
@@ -160,7 +170,6 @@ def wait_for_secret(
                 "NotReady",
             )
         time.sleep(_LOOK_S)
-    return secret
 
 
 def file_of(secret: Mapping[str, Any], name: str) -> bytes:

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import ValidationError
 
 from rollfleet.arguments import seconds, shown, whole_number
 from rollfleet.cluster.api import ClusterApi, Manifest
+from rollfleet.cluster.refusals import passes
 from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound, Timeout
-from rollfleet_api.diagnosis import diagnose
+from rollfleet_api.diagnosis import diagnose, stale
 from rollfleet_api.documents import read_job
 from rollfleet_api.fields import MAX_COUNT
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from rollfleet.cluster.sources import Sources
 
 V = TypeVar("V", bound=View)
+
+AGAIN_S: Final = 1.0  # before a stream that was cut begins again
+AWAY_S: Final = 60.0  # that a cluster may be away while a job is watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +126,22 @@ class Jobs:
         """
         until = time.monotonic() + (MAX_COUNT if timeout_s is None else seconds(timeout_s, "timeout_s"))
         namespace, name = self._parts(job)
-        selector, last = f"metadata.name={name}", ""
+        selector, last, uid, away_s = f"metadata.name={name}", "", "", 0.0
         while True:
-            listed = self.api.list(KIND, namespace, fields=selector)
+            try:
+                listed = self.api.list(KIND, namespace, fields=selector)
+            except ClusterError as error:
+                away_s = away_s or time.monotonic()
+                if not last or not passes(error) or time.monotonic() >= min(until, away_s + AWAY_S):
+                    raise
+                time.sleep(AGAIN_S)
+                continue
+            away_s = 0.0
             if not listed.items and not last:
                 raise _not_found(namespace, name)
-            if not listed.items:
+            if not listed.items or (uid and listed.items[0]["metadata"]["uid"] != uid):
                 return
+            uid = listed.items[0]["metadata"]["uid"]
             if (version := listed.items[0]["metadata"]["resourceVersion"]) != last:
                 last = version
                 yield _view(JobView, listed.items[0])
@@ -142,8 +155,9 @@ class Jobs:
                     last = found["metadata"]["resourceVersion"]
                     yield _view(JobView, found)
             except ClusterError as error:
-                if error.reason != "Expired":
+                if error.reason != "Expired" and not passes(error):  # a proxy may cut a silent stream: list again
                     raise
+                time.sleep(AGAIN_S)
 
     def wait(self, job: str, condition: str = "Complete", *, timeout_s: float | None = None) -> JobView:
         """Wait until a condition of a job holds, and return the job.
@@ -163,11 +177,15 @@ class Jobs:
         except ValueError:
             raise JobInvalid(f"condition: expected one of {', '.join(ConditionType)}, got {condition!r}") from None
         for last in self.watch(job, timeout_s=timeout_s):
-            if last.status.held(wanted):
+            if stale(last):  # its conditions are those of an earlier spec
+                continue
+            ended = last.status.has_ended(last.metadata.generation)  # else a job that failed is tried again
+            if last.status.held(wanted) and (ended or wanted is not ConditionType.FAILED):
                 return last
-            if last.status.held(ConditionType.FAILED) or last.status.held(ConditionType.COMPLETE):
+            if ended:
                 raise JobEnded(f"{last.key} does not become {condition}: it is {diagnose(last)}")
-        if self.api.get(KIND, *self._parts(job)) is None:
+        found = self.api.get(KIND, *self._parts(job))
+        if found is None or found["metadata"]["uid"] != last.metadata.uid:
             raise JobEnded(f"{job} was deleted before it was {condition}")
         raise Timeout(f"{last.key} is not {condition} after {timeout_s:g} s: it is {diagnose(last)}")
 
@@ -305,7 +323,7 @@ class Jobs:
 
 
 def write_with_sources(
-    api: ClusterApi, manifest: Manifest, sources: "Sources", write: Callable[[Manifest], Manifest]
+    api: ClusterApi, manifest: Manifest, sources: "Sources", write: Callable[..., Manifest]
 ) -> Manifest:
     """Write the ConfigMap that a job's `spec.source` names, and then the job. Return the job.
 
@@ -314,6 +332,8 @@ def write_with_sources(
     """
     namespace, name = manifest["metadata"]["namespace"], manifest["spec"]["source"]["configMap"]
     files, before = sources.config_map(name, namespace), api.get("ConfigMap", namespace, name)
+    if before:  # a job that runs reads them: one that is refused must not change its code
+        write(manifest, dry_run=True)
     label = {JOB_LABEL: manifest["metadata"]["name"]}
     if own := before is None or label.items() <= before["metadata"].get("labels", {}).items():
         files["metadata"]["labels"] = label

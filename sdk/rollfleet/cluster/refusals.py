@@ -60,6 +60,11 @@ def refusal(
     return ClusterError(message or f"the cluster refused to {verb} {subject} (HTTP {status})", status, reason)
 
 
+def passes(error: ClusterError) -> bool:
+    """Return whether a request may succeed later: no answer, an error of the server, too many requests."""
+    return error.reason == "Unreachable" or error.status == 429 or error.status >= 500
+
+
 def unreachable(server: str, error: Exception) -> ClusterError:
     """Translate a connection that failed."""
     cause = " ".join(str(getattr(error, "reason", None) or error).split()) or type(error).__name__

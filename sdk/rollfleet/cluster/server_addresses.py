@@ -8,18 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rollfleet.cluster.api import ClusterApi, Manifest
+from rollfleet.cluster.api import Manifest
 from rollfleet.cluster.job_address import answers, file_of, wait_for_secret
+from rollfleet.cluster.jobs import Jobs
+from rollfleet.cluster.refusals import passes
 from rollfleet.cluster.tunnel import Tunnel
-from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound
+from rollfleet.errors import ClusterError, JobEnded, JobInvalid
 from rollfleet_api.diagnosis import diagnose
 from rollfleet_api.env_servers import CERTIFICATE_FILE, PORT, address_of
-from rollfleet_api.job import KIND
 from rollfleet_api.kubernetes_names import selector
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
 from rollfleet_api.status import EnvServersStatus
-from rollfleet_api.views import JobView
 
 _LOOK_S: Final = 0.5
 
@@ -30,7 +30,7 @@ class ServerAddresses:
     They are the names of the servers' pods if the first one answers from here, else tunnels through the API server.
 
     Args:
-        api: A client of the cluster, with the rights of the user.
+        jobs: The jobs of the cluster, with the rights of the user.
         namespace: The job's namespace.
         job: Its name.
         timeout_s: How long to wait for the learner's Secret, and until all servers are ready.
@@ -48,16 +48,16 @@ class ServerAddresses:
 
     def __init__(
         self,
-        api: ClusterApi,
+        jobs: Jobs,
         namespace: str,
         job: str,
         *,
         timeout_s: float,
         look: Callable[[], object] = lambda: None,
     ) -> None:
-        self._api, self._namespace, self._job, self._look = api, namespace, job, look
+        self._jobs, self._api, self._namespace, self._job, self._look = jobs, jobs.api, namespace, job, look
         self._tunnels: list[Tunnel] = []
-        secret = wait_for_secret(api, namespace, job, timeout_s, look)
+        secret = wait_for_secret(jobs.api, namespace, job, timeout_s, look)
         if not (content := file_of(secret, CERTIFICATE_FILE.name)):
             raise JobInvalid(f"job {namespace}/{job} has no environment servers; add `env.servers` to its spec")
         self._folder = Path(tempfile.mkdtemp(prefix="rollfleet-"))
@@ -78,11 +78,22 @@ class ServerAddresses:
 
     def _reached(self, timeout_s: float) -> list[str]:
         until = time.monotonic() + timeout_s
-        while not (0 < (counts := _counts(view := self._view())).desired <= counts.ready and (run := self._run())):
+        while True:
+            late = time.monotonic() >= until
+            try:
+                view = self._jobs.get(f"{self._namespace}/{self._job}")
+                counts = view.status.servers or EnvServersStatus()
+                if 0 < counts.desired <= counts.ready and (run := self._run()):
+                    break
+            except ClusterError as error:
+                if late or not passes(error):
+                    raise
+                time.sleep(_LOOK_S)
+                continue
             self._look()
             if view.status.has_ended(view.metadata.generation):
                 raise JobEnded(f"{view.key} has no more environment servers: it is {diagnose(view)}")
-            if time.monotonic() >= until:
+            if late:
                 raise ClusterError(
                     f"{counts.ready} of {counts.desired} environment servers of {view.key} are ready after "
                     f"{timeout_s:g} s: it is {diagnose(view)}",
@@ -99,11 +110,6 @@ class ServerAddresses:
             self._tunnels.append(Tunnel(self._api, self._namespace, names, PORT, timeout_s=timeout_s))
         return [f"127.0.0.1:{tunnel.port}" for tunnel in self._tunnels]
 
-    def _view(self) -> JobView:
-        if (found := self._api.get(KIND, self._namespace, self._job)) is None:
-            raise JobNotFound(f"job {self._namespace}/{self._job} was deleted")
-        return JobView.model_validate(found, by_alias=True)
-
     def _run(self) -> dict[int, Manifest]:
         """Return the pods of the newest Kubernetes Job of servers, by index."""
         found = self._api.list("Pod", self._namespace, labels=selector(self._job, Role.ENV_SERVER)).items
@@ -114,7 +120,3 @@ class ServerAddresses:
         if (pod := self._run().get(index)) is None:
             raise ClusterError(f"environment server {index} of {self._namespace}/{self._job} has no pod", 0, "NoPod")
         return [pod["metadata"]["name"]]
-
-
-def _counts(view: JobView) -> EnvServersStatus:
-    return view.status.servers or EnvServersStatus()

@@ -8,6 +8,7 @@ functions of the running script or of a notebook, lambdas, closures. Only a job'
 import ast
 import base64
 import importlib.util
+import pkgutil
 import site
 import sys
 import sysconfig
@@ -91,7 +92,7 @@ class Sources:
             JobInvalid: The file of one has a syntax error, or is not UTF-8.
         """
         if parent := module.rpartition(".")[0]:
-            self.keep(parent)  # before it is imported to find the module
+            self.keep(parent)
         spec = _own(module)
         if spec is None:
             return
@@ -181,13 +182,26 @@ def _own(module: str) -> ModuleSpec | None:
     if module.partition(".")[0] in _OURS:
         return None
     try:
-        spec = importlib.util.find_spec(module)
+        spec = _spec(module)
     except (ImportError, ValueError, AttributeError):  # no such module, or no such package
         return None
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
     file = Path(spec.origin).resolve()
     return None if any(file.is_relative_to(folder) for folder in _INSTALLED) else spec
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Find a module as an import does, but run none of the packages around it: they may need a GPU, or arguments."""
+    parent = module.rpartition(".")[0]
+    if not parent or module in sys.modules:
+        return importlib.util.find_spec(module)
+    package = _spec(parent)
+    for folder in (package.submodule_search_locations if package else None) or ():
+        finder = pkgutil.get_importer(folder)
+        if finder and (found := finder.find_spec(module)):
+            return found
+    return None
 
 
 def _path(spec: ModuleSpec) -> str:

@@ -6,16 +6,18 @@ import socket
 import sys
 import time
 from collections.abc import Collection
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from rollfleet.cluster.api import ClusterApi
+from rollfleet.cluster.api import ClusterApi, Manifest
 from rollfleet.cluster.jobs import Jobs, write_with_sources
+from rollfleet.cluster.refusals import passes
 from rollfleet.cluster.settings import Cluster
 from rollfleet.cluster.sources import Sources
 from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound
 from rollfleet_api.diagnosis import UNSEEN, Diagnosis, diagnose
-from rollfleet_api.job import CollectorJob
+from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.status import ConditionType
 
@@ -63,11 +65,22 @@ class Submission:
         namespaced = job.metadata.model_copy(update={"namespace": api.namespace})
         self.job = job.model_copy(update={"metadata": namespaced})
         manifest = {**job.dump(), "metadata": metadata}
-        if job.spec.source:
-            self._show(f"sending {', '.join(sorted(sources.files))}")
-            write_with_sources(api, manifest, sources, api.create)
-        else:
+        if not job.spec.source:
             api.create(manifest)
+            return
+        self._show(f"sending {', '.join(sorted(sources.files))}")
+        with ExitStack() as undone:
+
+            def create(written: Manifest, *, dry_run: bool = False) -> Manifest:
+                created = api.create(written, dry_run=dry_run)
+                if written["kind"] == KIND and not dry_run:  # it is ours from here on, whatever comes
+                    undone.callback(self.end)
+                elif not dry_run and not cluster.keep:
+                    undone.callback(_forget, api, written["metadata"]["name"])
+                return created
+
+            write_with_sources(api, manifest, sources, create)
+            undone.pop_all()
 
     def wait(self) -> None:
         """Wait until all workers are ready; see `look`."""
@@ -89,7 +102,7 @@ class Submission:
         except JobNotFound:
             raise JobEnded(f"{self.job.key} was deleted before its workers were ready") from None
         except ClusterError as error:
-            if not _passes(error) or late:
+            if late or not passes(error):
                 raise
             self._show(str(error))
             return False
@@ -156,9 +169,9 @@ class Submission:
             print(line, file=sys.stderr, flush=True)
 
 
-def _passes(error: ClusterError) -> bool:
-    """Return whether a request may succeed later: no answer, an error of the server, too many requests."""
-    return error.reason == "Unreachable" or error.status == 429 or error.status >= 500
+def _forget(api: ClusterApi, config_map: str) -> None:
+    with suppress(ClusterError):
+        api.delete("ConfigMap", api.namespace, config_map)
 
 
 def _owners(api: ClusterApi) -> list[dict[str, Any]]:

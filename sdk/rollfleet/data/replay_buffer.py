@@ -10,6 +10,7 @@ from torch import Tensor
 from rollfleet.arguments import shown, whole_number
 from rollfleet.data.batch import Key
 from rollfleet.data.splitting import frames_of
+from rollfleet.data.tensor_memory import indexable
 from rollfleet.data.tensor_tree import nested
 from rollfleet.errors import JobInvalid
 from rollfleet.system.devices import Device, device_of
@@ -147,7 +148,9 @@ class ReplayBuffer:
             raise JobInvalid(f"these frames differ from those in the buffer in {keys}: by key, dtype or shape")
 
     def _at(self, index: Tensor) -> dict[Key, Tensor]:
-        return {key: column[index.to(column.device)] for key, column in self._columns.items()}
+        return {
+            key: indexable(column)[index.to(column.device)].view(column.dtype) for key, column in self._columns.items()
+        }
 
     def _allocate(self, value: Tensor) -> Tensor:
         # Policies run in inference mode; memory that is allocated there could not be written later.

@@ -78,6 +78,10 @@ class WholeTrajectories(Generic[Piece]):
         """Drop those under way."""
         self._open.clear()
 
+    def keep(self, wanted: Callable[[int], bool]) -> None:
+        """Drop those under way whose id is not wanted."""
+        self._open = {each: pieces for each, pieces in self._open.items() if wanted(each)}
+
     def take(self, count: int) -> list[list[Piece]]:
         """Take the first complete ones, at most `count`."""
         return [self._whole.popleft() for _ in range(min(count, len(self._whole)))]

@@ -18,6 +18,7 @@ import numpy as np
 
 from rollfleet.envs.space_tree import Array
 from rollfleet.errors import JobInvalid
+from rollfleet.system.child_processes import close_in_children
 from rollfleet_api.env_servers import CERTIFICATE_HOST
 
 SILENT_S: Final = 20
@@ -38,8 +39,9 @@ class ArrayPipe:
         closed: Whether this end was closed. A frame that was interrupted closes it, for no other could follow.
     """
 
-    def __init__(self, stream: socket.socket) -> None:
-        """Take a connected socket."""
+    def __init__(self, stream: socket.socket, *, serves: bool = False) -> None:
+        """Take a connected socket. `serves`: what it sends may wait for as long as the vector's program trains."""
+        close_in_children(stream)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (
@@ -48,7 +50,7 @@ class ArrayPipe:
             ("TCP_KEEPCNT", _PROBES),
             ("TCP_USER_TIMEOUT", SILENT_S * 1000),
         ):
-            if hasattr(socket, option):  # Linux
+            if hasattr(socket, option) and not (serves and option == "TCP_USER_TIMEOUT"):  # Linux
                 stream.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         self._stream, self.closed = stream, False
         self._poll, self._buffer = select.poll(), bytearray(_BUFFER_BYTES)
@@ -82,7 +84,7 @@ class ArrayPipe:
             self._received.unpack(frame[length : length + nbytes])
             return bytes(frame[:length])
 
-    def poll(self, timeout_s: float | None = 0.0) -> bool:
+    def poll(self, timeout_s: float | None) -> bool:
         """Wait until a message comes, or the other end is closed. An interruption here loses nothing."""
         if self.closed:
             raise ConnectionError("the connection is closed")

@@ -117,10 +117,16 @@ def give(env: VectorEnv | TorchRLEnv, settings: Settings) -> None:
     Raises:
         EnvironmentInvalid: It is a batch, and does not take them.
     """
-    if isinstance(env.unwrapped, SerialVectorEnv | ProcessVectorEnv):
-        env.unwrapped.settings = settings
+    inner = env.unwrapped
+    if isinstance(inner, ProcessVectorEnv) and not inner.resets_on_request:
+        raise EnvironmentInvalid(
+            f"environment {env}: a vector of `make_vec` in a wrapper takes no settings; pass it to the collector "
+            "without the wrapper, and wrap its single environments"
+        )
+    if isinstance(inner, SerialVectorEnv | ProcessVectorEnv):
+        inner.settings = settings
     else:
-        settings.give(env.base if isinstance(env, TorchRLEnv) else env.unwrapped)
+        settings.give(env.base if isinstance(env, TorchRLEnv) else inner)
 
 
 def slow_servers(env: VectorEnv | TorchRLEnv) -> str:

@@ -9,11 +9,11 @@ import socket
 import ssl
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rollfleet.arguments import shown
 from rollfleet.envs.array_pipe import ArrayPipe, tls
@@ -66,6 +66,7 @@ def _accept(listener: socket.socket, context: ssl.SSLContext, idle_timeout_s: fl
     since: dict[BaseProcess, float] = {}
     used_s = time.monotonic()
     ending: dict[BaseProcess, float] = {}  # with the time when they are killed
+    closing: dict[BaseProcess, Any] = {}  # whether they close their environments
     terminated: list[float] = []  # with the time when it leaves at the latest
     signal.signal(signal.SIGTERM, lambda *_: terminated.append(time.monotonic() + _LEAVES_WITHIN_S))
     poll.register(listener, select.POLLIN)
@@ -80,30 +81,40 @@ def _accept(listener: socket.socket, context: ssl.SSLContext, idle_timeout_s: fl
         elif idle_timeout_s and not held and now_s - used_s >= idle_timeout_s:
             return True
         for process, stream in [*held.items()]:
-            if process.sentinel in ready:
+            if process.sentinel in ready or not process.is_alive():  # what it started may hold the sentinel
                 poll.unregister(process.sentinel)
                 if ending.pop(process, None) is None:
                     poll.unregister(stream)
                 stream.close()  # as long as it is open here, the vector does not notice
                 process.join()
-                del held[process], since[process]
+                del held[process], since[process], closing[process]
             elif stream.fileno() in ready:
                 poll.unregister(stream)
                 ending[process] = time.monotonic() + GRACE_S
         for overdue in [each for each, until_s in ending.items() if time.monotonic() >= until_s]:
-            overdue.kill()  # its environment hangs in a step
+            if not closing[overdue].value or time.monotonic() >= ending[overdue] + _LEAVES_WITHIN_S:
+                overdue.kill()  # its environment hangs in a step, or in its end
         if listener.fileno() in ready:
-            stream, peer = listener.accept()
-            started = fork.Process(target=_hold, args=(stream, context, peer[0], parent), daemon=True)
-            started.start()
+            try:
+                closes = fork.RawValue("b", 0)
+                stream, peer = listener.accept()
+                with ExitStack() as undone:
+                    undone.callback(stream.close)
+                    started = fork.Process(target=_hold, args=(stream, context, peer[0], parent, closes), daemon=True)
+                    started.start()
+                    undone.pop_all()
+            except OSError as error:  # no descriptor, or no process, is left: the vector connects again
+                print(f"environment server: takes no vector now: {error}", flush=True)
+                time.sleep(_LOOK_S)
+                continue
             close_in_children(stream)
             poll.register(started.sentinel, select.POLLIN)
             poll.register(stream, _HUNG_UP)
-            held[started], since[started] = stream, now_s
+            held[started], since[started], closing[started] = stream, now_s, closes
     return False
 
 
-def _hold(stream: socket.socket, context: ssl.SSLContext, peer: str, parent: int) -> None:
+def _hold(stream: socket.socket, context: ssl.SSLContext, peer: str, parent: int, closes: Any) -> None:
     die_with(parent)
     prepare()
     stream.settimeout(ANSWER_S)
@@ -111,7 +122,7 @@ def _hold(stream: socket.socket, context: ssl.SSLContext, peer: str, parent: int
         if not stream.recv(1, socket.MSG_PEEK):  # it only asks whether the port is open, as Kubernetes does
             return
         stream = context.wrap_socket(stream, server_side=True)
-        pipe = ArrayPipe(stream)
+        pipe = ArrayPipe(stream, serves=True)
         message = pipe.recv_bytes()
     except OSError as error:
         print(f"environment server: refused {peer}: {error}", flush=True)
@@ -132,5 +143,5 @@ def _hold(stream: socket.socket, context: ssl.SSLContext, peer: str, parent: int
     everyone = slice(None)
     observations, actions, outcomes = shared.views(everyone)
     pipe.carry(sent=[*observations, *outcomes], received=actions)
-    answer_requests(partial(list, makers), shared, everyone, pipe)
+    answer_requests(partial(list, makers), shared, everyone, pipe, partial(setattr, closes, "value", 1))
     print(f"environment server: {peer}: closed", flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollfleet.arguments import shown, whole_number
-from rollfleet.cluster.api import ClusterApi
+from rollfleet.cluster.jobs import Jobs
 from rollfleet.cluster.server_addresses import ServerAddresses
 from rollfleet.cluster.settings import Cluster
 from rollfleet.cluster.sources import Sources
@@ -64,9 +64,9 @@ def place_of(
     if found := _of_this_job(servers):
         return Place(_number(len(found.addresses), num_envs, "servers"), found)
     namespace, _, name = servers.rpartition("/")
-    api = ClusterApi(namespace=namespace or None)
+    jobs = Jobs(namespace=namespace or None)
     with ExitStack() as undone:
-        reached = ServerAddresses(api, api.namespace, name, timeout_s=CONNECT_S)
+        reached = ServerAddresses(jobs, jobs.api.namespace, name, timeout_s=CONNECT_S)
         undone.callback(reached.close)
         number = _number(len(reached.addresses), num_envs, "servers")
         return Place(number, RemoteServers(reached.addresses, reached.certificate), _left(undone))
@@ -94,8 +94,8 @@ def place_on(cluster: Cluster, env: Any, kwargs: Mapping[str, object], num_envs:
     with ExitStack() as undone:
         submission = Submission(job, sources, cluster)
         undone.callback(submission.end)
-        api, where = submission.jobs.api, submission.job.key.split("/")
-        found = ServerAddresses(api, *where, timeout_s=cluster.timeout_s, look=submission.look)
+        where = submission.job.key.split("/")
+        found = ServerAddresses(submission.jobs, *where, timeout_s=cluster.timeout_s, look=submission.look)
         undone.callback(found.close)
         submission.wait()
         return Place(len(found.addresses), RemoteServers(found.addresses, found.certificate), _left(undone), maker)

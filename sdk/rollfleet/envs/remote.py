@@ -18,7 +18,7 @@ from rollfleet.arguments import shown
 from rollfleet.envs.array_pipe import ArrayPipe, tls
 from rollfleet.envs.server import SharedArrays
 from rollfleet.envs.server_process import Maker
-from rollfleet.errors import ConnectionFailed, EnvironmentFailed, JobInvalid
+from rollfleet.errors import ConnectionFailed, EnvironmentFailed, EnvironmentInvalid, JobInvalid
 from rollfleet_api.address import worker_index
 from rollfleet_api.env_servers import CERTIFICATE, CERTIFICATE_HOST, COUNT, PORT, SERVERS
 
@@ -102,13 +102,20 @@ class RemoteServer:
         """Wait until the server runs, for `patience_s`, and let it make these environments.
 
         Raises:
+            EnvironmentInvalid: What makes them cannot be pickled.
             ConnectionFailed: It cannot be reached. EnvironmentFailed: It could not make them, or is another program.
         """
         self.name = "environment server {}:{}".format(*address)
-        self.pipe = self._connected(address, context, patience_s)
-        spaces = shared.seen.space, shared.acted.space
         try:
-            self.pipe.send_bytes(GREETING + cloudpickle.dumps((list(makers), *spaces)))
+            setup = cloudpickle.dumps((list(makers), shared.seen.space, shared.acted.space))
+        except Exception as error:
+            raise EnvironmentInvalid(
+                f"{self.name}: the function that makes its environments cannot be pickled: {error!r}; write one that "
+                "makes all that it needs itself"
+            ) from error
+        self.pipe = self._connected(address, context, patience_s)
+        try:
+            self.pipe.send_bytes(GREETING + setup)
             refused = self.pipe.recv_bytes().decode() if self.pipe.poll(CONNECT_S) else "it does not answer"
         except ConnectionError as error:  # it rejects this certificate, for one
             refused = str(error)
@@ -136,6 +143,10 @@ class RemoteServer:
                     told_s = now_s
                     log.warning("waits for %s since %.0f s: %s", self.name, now_s - since_s, error)
                 time.sleep(_PAUSE_S)
+
+    def poll(self, timeout_s: float | None) -> bool:
+        """See `EnvServer`."""
+        return self.pipe.closed or self.pipe.poll(timeout_s)
 
     def is_alive(self) -> bool:
         """See `EnvServer`."""

@@ -287,10 +287,11 @@ class SerialVectorEnv(SyncVectorEnv):
 
 def keep_numbers(info: Mapping[str, Any], i: int, infos: dict[str, Any], num_envs: int) -> None:
     """Put numbers and texts of environment `i`'s info into a vector's infos; of a nested dict as `outer.inner`."""
-    for name, value in info.items():
+    for key, value in info.items():
+        name = str(key)
         if isinstance(value, Mapping):
             keep_numbers({f"{name}.{inner}": each for inner, each in value.items()}, i, infos, num_envs)
-        elif isinstance(value, _SCALARS):
+        elif isinstance(value, _SCALARS) and not (name.startswith("_") and name[1:] in infos):  # the mask of another
             if name not in infos:
                 infos[name], infos[f"_{name}"] = np.full(num_envs, np.nan), np.zeros(num_envs, np.bool_)
             infos[name][i], infos[f"_{name}"][i] = value, True

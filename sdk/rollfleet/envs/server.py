@@ -21,6 +21,7 @@ from rollfleet.envs.failures import FAILURES
 from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.space_tree import Array, Space, SpaceTree, array_dtype, array_shape
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
+from rollfleet.system.child_processes import close_in_children
 from rollfleet.system.cpus import limit_threads
 from rollfleet.system.process_setup import seed_generators
 from rollfleet.system.tracebacks import formatted
@@ -147,6 +148,7 @@ def _layout(*trees: SpaceTree) -> list[tuple[np.dtype[Any], tuple[int, ...]]]:
 def serve(makers: CloudpickleWrapper, shared: SharedArrays, group: slice, pipe: Connection) -> None:
     """Make a group of environments in a process of the vector's machine, and answer requests from the pipe."""
     prepare()
+    close_in_children(pipe)  # a process that its environments start may outlive it
     answer_requests(makers, shared, group, pipe)
 
 
@@ -159,9 +161,13 @@ def prepare() -> None:
 
 
 def answer_requests(
-    makers: Callable[[], Any], shared: SharedArrays, group: slice, pipe: Connection | ArrayPipe
+    makers: Callable[[], Any],
+    shared: SharedArrays,
+    group: slice,
+    pipe: Connection | ArrayPipe,
+    closes: Callable[[], object] = lambda: None,
 ) -> None:
-    """Make a group of environments, and answer the requests from the pipe until it is closed."""
+    """Make a group of environments, and answer the requests from the pipe until it is closed. Then call `closes`."""
     number = bytes(NUMBER_BYTES)
     try:
         env = ServedEnvs(makers())
@@ -180,6 +186,7 @@ def answer_requests(
     except (EOFError, ConnectionError):
         pass  # the vector has closed the pipe, or has ended
     finally:
+        closes()
         env.close()
 
 
@@ -204,6 +211,7 @@ def _obeyed(env: ServedEnvs, acted: SpaceTree, actions: list[Array], kind: str, 
         some = copy(env)
         some.envs = [env.envs[i] for i in (range(env.num_envs) if chosen is None else chosen)]
         some.num_envs = len(some.envs)
+        some.closed = True  # what collects it closes nothing
         return getattr(some, method)(*args, **kwargs)
     if kind == STEP_AGAIN:
         return env.step_again(arguments[0], acted.join([view.copy() for view in actions]), {FAILURES: None})[-1]

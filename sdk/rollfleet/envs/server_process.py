@@ -1,6 +1,7 @@
 """Environment servers as a vector knows them, and the ones that are processes of its own."""
 
 import multiprocessing
+import select
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
@@ -30,6 +31,9 @@ class EnvServer(Protocol):
     @property
     def pipe(self) -> Connection | ArrayPipe:
         """The connection to it."""
+
+    def poll(self, timeout_s: float | None) -> bool:
+        """Wait until there is something to read, or it is gone. An interruption here loses nothing."""
 
     def is_alive(self) -> bool:
         """Whether it may answer."""
@@ -66,6 +70,12 @@ class ServerProcess:
             )
             process.start()
         self.process: BaseProcess = process
+        self._poll = select.poll()
+        self._poll.register(ours, select.POLLIN)
+
+    def poll(self, timeout_s: float | None) -> bool:
+        """See `EnvServer`."""
+        return bool(self._poll.poll(None if timeout_s is None else 1000 * timeout_s))
 
     def is_alive(self) -> bool:
         """See `EnvServer`."""

@@ -39,6 +39,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     Attributes:
         processes: The processes of this machine, in the order of their environments.
         takes_seeds: Whether `reset` takes one seed for each environment.
+        resets_on_request: Whether it does not reset by itself.
         info_keys: Keys of infos that are kept, from the next `reset` on: see `SerialVectorEnv`.
         failures: As there, from the next `reset` on. A process that dies, or takes longer than its time, is a failure
             of all its environments.
@@ -47,6 +48,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     __reduce__ = refuse_copy
     takes_seeds = True
+    resets_on_request = True
 
     def __init__(
         self, makers: Sequence[Maker], servers: int, *, sample: Maker | None = None, launch: Launch = ServerProcess
@@ -221,8 +223,13 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._asked_s = time.perf_counter()
         number = self._calls.to_bytes(NUMBER_BYTES)
         for index, request in requests.items():
-            with suppress(ConnectionError):  # of a process that died; there will be no answer either
-                self._servers[index].pipe.send_bytes(number + request)
+            server = self._servers[index]
+            try:
+                with suppress(ConnectionError):  # of a process that died; there will be no answer either
+                    server.pipe.send_bytes(number + request)
+            except BaseException:  # Ctrl-C in mid-message: no other one could follow
+                server.kill()
+                raise
 
     def _answers(
         self, calls: Mapping[int, int], limit_s: float | None = None, *, replaces: bool = False
@@ -250,12 +257,15 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         number, answer, server = call.to_bytes(NUMBER_BYTES), b"", self._servers[index]
         while not answer.startswith(number):
+            if not server.poll(None if until_s is None else max(0.0, until_s - time.monotonic())):
+                raise _Lost(f"{server.name} did not answer in time", TimeoutError)
             try:
-                if until_s is not None and not server.pipe.poll(max(0.0, until_s - time.monotonic())):
-                    raise _Lost(f"{server.name} did not answer in time", TimeoutError)
                 answer = server.pipe.recv_bytes()
-            except (EOFError, ConnectionError):
-                raise self._died(index) from None
+            except BaseException as cause:
+                if isinstance(cause, EOFError | ConnectionError) or type(cause) is OSError:  # the last: in mid-message
+                    raise self._died(index) from None
+                server.kill()  # Ctrl-C in mid-message: no other one could be read
+                raise
         error, found = pickle.loads(answer[NUMBER_BYTES:]) if answer != number else (None, {})
         if error is not None:
             raise error(f"{server.name}: {found}")

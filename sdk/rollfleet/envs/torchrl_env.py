@@ -7,7 +7,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils._pytree import tree_map_only
 
 from rollfleet.data.tensor_tree import Key, key_of
 from rollfleet.errors import EnvironmentInvalid
@@ -58,6 +60,8 @@ class TorchRLEnv:
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a method of the environment, or read an attribute. Returns a list of one result."""
+        if name == "load_state_dict":  # a learner's call brings arrays, and torch loads only tensors
+            args = tree_map_only(np.ndarray, torch.as_tensor, args)
         found = getattr(self.base, name)
         return [found(*args, **kwargs) if callable(found) else found]
 

@@ -4,6 +4,7 @@ Programs without torch import this file; it must not import torch.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from rollfleet.arguments import shown, whole_number
+from rollfleet.arguments import plain, shown, whole_number
 from rollfleet.cluster.settings import Cluster
 from rollfleet.envs.places import Place, place_of, place_on
 from rollfleet.envs.serial import Step
@@ -80,19 +81,20 @@ def make_vec(
         modes = ", ".join(repr(each.value) for each in AutoresetMode)
         raise JobInvalid(f"autoreset_mode: expected one of {modes}, got {shown(autoreset_mode)}") from None
     first = _first(makers[0], source, env if isinstance(env, str) else None, env_kwargs or {})
-    if cluster is None:
-        place = place_of(len(makers), workers, servers, certificate)
-    elif servers is None and certificate is None:
-        place = place_on(cluster, env, env_kwargs or {}, len(makers), workers)
-    else:
-        raise JobInvalid("cluster: its pods are the servers; remove `servers` and `certificate`, or `cluster`")
-    try:
+    with ExitStack() as undone:
+        undone.callback(first.close)  # twice is harmless
+        if cluster is None:
+            place = place_of(len(makers), workers, servers, certificate)
+        elif servers is None and certificate is None:
+            place = place_on(cluster, env, env_kwargs or {}, len(makers), workers)
+        else:
+            raise JobInvalid("cluster: its pods are the servers; remove `servers` and `certificate`, or `cluster`")
+        undone.callback(place.leave)
         batch = _batch(len(makers), place.servers, batch_size)
         makers = [place.maker] * len(makers) if place.maker else makers
-        return ServedVectorEnv(makers, place, sample=lambda: first, batch_size=batch, mode=mode)
-    except BaseException:
-        place.leave()
-        raise
+        envs = ServedVectorEnv(makers, place, sample=lambda: first, batch_size=batch, mode=mode)
+        undone.pop_all()
+        return envs
 
 
 class ServedVectorEnv(ProcessVectorEnv):
@@ -124,12 +126,12 @@ class ServedVectorEnv(ProcessVectorEnv):
         self._leave = place.leave
         super().__init__(makers, place.servers, sample=sample, launch=place.launch)
         self.metadata["autoreset_mode"], self.batch_size = mode, batch_size
-        self._mode: AutoresetMode | None = mode
+        self._mode, self.resets_on_request = mode, False
         self._everyone = np.arange(self.num_envs)
 
     def reset_on_request(self) -> None:
         """Act as a `ProcessVectorEnv` from the next `reset` on: for a rollout, which resets environments itself."""
-        self._mode, self.metadata["autoreset_mode"], self._under_way = None, AutoresetMode.DISABLED, {}
+        self.resets_on_request, self.metadata["autoreset_mode"], self._under_way = True, AutoresetMode.DISABLED, {}
 
     def step(self, actions: Any) -> Step:
         """See `gymnasium.vector.VectorEnv`.
@@ -139,7 +141,7 @@ class ServedVectorEnv(ProcessVectorEnv):
                 a step that was sent is under way.
             EnvironmentFailed: A server died, or an environment raised.
         """
-        if self._mode is None:
+        if self.resets_on_request:
             return super().step(actions)
         self.send(actions)
         return self._received(list(self._under_way), self._everyone)
@@ -182,6 +184,7 @@ class ServedVectorEnv(ProcessVectorEnv):
             EnvironmentInvalid: Fewer environments are under way, or one returned a value that its spaces do not allow.
             EnvironmentFailed: A server died, or an environment raised.
         """
+        self._check_open()
         wanted = self.batch_size * len(self._groups) // self.num_envs
         if len(self._under_way) < wanted:
             raise EnvironmentInvalid(
@@ -216,7 +219,7 @@ class ServedVectorEnv(ProcessVectorEnv):
             EnvironmentFailed: A server died, or an environment raised.
         """
         self._check_open()
-        if self._mode is None:
+        if self.resets_on_request:
             return super().reset(seed=seed, options=options)
         if "reset_mask" not in (options or {}):
             self._under_way = {}
@@ -289,7 +292,7 @@ class ServedVectorEnv(ProcessVectorEnv):
         requests = {}
         for index, group in enumerate(self._groups):
             if mask[group].any():
-                own = None if seeds is None else list(seeds[group])
+                own = None if seeds is None else [plain(each) for each in seeds[group]]  # Gymnasium takes no others
                 requests[index] = dumps((BEGIN, own, mask[group], self._mode, options))
         self._start_calls(requests)
 

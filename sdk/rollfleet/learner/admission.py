@@ -17,23 +17,23 @@ class Round:
     not begun when it was closed.
 
     Example:
-        >>> round_ = Round(of=(1, 1), members=frozenset({0, 1}), enough=1)
+        >>> round_ = Round(of=(1, 1), members=frozenset({0, 1}), threshold=0.5)
         >>> sorted(round_.missing), round_.has_enough
         ([0, 1], False)
 
     Args:
         of: The session of the learner that opened it, and its number.
         members: The workers whose fragments come to this rank.
-        enough: The number of fragments that may close the round.
+        threshold: The fraction of the members whose fragments may close the round.
 
     Attributes:
         fragments: What has come, by worker.
         missing: The workers that the round still waits for.
     """
 
-    def __init__(self, *, of: tuple[int, int], members: frozenset[int], enough: int) -> None:
+    def __init__(self, *, of: tuple[int, int], members: frozenset[int], threshold: float) -> None:
         self._of = of
-        self._enough = enough
+        self._threshold = threshold
         self.fragments: dict[int, Arrival] = {}
         self.reopen(members)
 
@@ -44,7 +44,8 @@ class Round:
     @property
     def has_enough(self) -> bool:
         """Whether this rank has the fragments that may close the round."""
-        return self._came >= self._enough or (not self.missing and len(self.fragments) > 0)
+        enough = max(1, int(len(self._counted) * self._threshold))  # of those that it waits for now
+        return self._came >= enough or (not self.missing and len(self.fragments) > 0)
 
     def add(self, arrival: Arrival) -> None:
         """Add a worker's fragment."""

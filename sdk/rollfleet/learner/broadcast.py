@@ -171,13 +171,13 @@ class Broadcaster:
         return self.version
 
     def _hand_over(self, version: int, models: Mapping[str, State], workers: frozenset[int] | None) -> None:
-        if self._layout is None:
-            self._layout = self._scheme.layout(models)
-        self._layout.flags = self._flags
+        layout, last = self._layout or self._scheme.layout(models), self._last
+        layout.flags = self._flags
         if len(models) > 1:
-            self._last = self._layout.snapshot(models).data
-            models = self._layout.states(self._last)
-        self._transport.send_weights(version, self._layout, models, workers=workers)
+            last = layout.snapshot(models).data
+            models = layout.states(last)
+        self._transport.send_weights(version, layout, models, workers=workers)
+        self._layout, self._last = layout, last  # not those of a version that was refused
 
     def _check(self, models: Mapping[str, State]) -> None:
         """Count a version with NaN. Raise an error, or warn once."""

@@ -194,7 +194,9 @@ class _Envs:
         env, kwargs = self.given[worker % len(self.given)], self.kwargs[worker % len(self.kwargs)]
         device = self.devices[worker % len(self.devices)]
         if isinstance(env, gymnasium.vector.VectorEnv):
-            return env if device is None else TensorVectorEnv(env, device, self.no_cuda_sync)
+            if device is None or (device.type == "cpu" and isinstance(env, ServedVectorEnv)):  # it makes no tensors
+                return env
+            return TensorVectorEnv(env, device, self.no_cuda_sync)
         if is_torchrl(env):
             return TorchRLEnv(env, device)  # type: ignore[return-value]
         make = partial(make_env, device=device, no_cuda_sync=self.no_cuda_sync)
@@ -255,7 +257,8 @@ def _values(env: Any, policy: Any, options: Options) -> dict[str, Any]:
         values["vectorization"] = Vectorization.ASYNC  # a step of a server may have a limit
     if values["frames_per_batch"] is None and values["trajs_per_batch"]:
         shares = values["workers"] if str(values["mode"]).lower() == "sync" else 1
-        values["frames_per_batch"] = STEPS_AT_ONCE * shares * values["num_envs"]
+        envs = values["num_envs"] if isinstance(values["num_envs"], int) else 1  # the job's model refuses others
+        values["frames_per_batch"] = STEPS_AT_ONCE * shares * envs
     return values
 
 

@@ -230,8 +230,7 @@ class Gatherer:
         # A round has `framesPerBatch` frames, divided among its members. Without members, expect as many as last time.
         director.steps = spec.steps_among(everyone) if everyone else director.steps
         threshold = spec.stragglers.threshold if self._rank == ALONE else 1.0
-        enough = max(1, int(len(members) * threshold))
-        return Round(of=self._last, members=members, enough=enough)
+        return Round(of=self._last, members=members, threshold=threshold)
 
     def _follow_leader(self) -> None:
         """On a rank other than 0, follow rank 0's newest control."""

@@ -41,10 +41,10 @@ class Membership:
         given = plain(worker_ids)
         several = isinstance(given, Iterable) and not isinstance(given, str)
         try:
-            these = tuple(whole_number(each, "worker_ids") for each in (given if several else (given,)))
+            once = dict.fromkeys(whole_number(each, "worker_ids") for each in (given if several else (given,)))
         except TypeError:  # a tensor without dimensions is an iterable that cannot be iterated
             raise JobInvalid(f"worker_ids: expected an int or a list of them, got {shown(given)}") from None
-        members = self._transport.members()
+        these, members = tuple(once), self._transport.members()
         for worker in these:
             if worker not in members:
                 raise JobInvalid(f"there is no worker {worker}; the workers are {sorted(members)}")

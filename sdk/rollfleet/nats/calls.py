@@ -70,15 +70,18 @@ class CallReceiver:
         link: The worker's connection.
         process: Random number of this process.
         on_call: Called on the link's thread when a call has come.
-
-    Attributes:
-        call: See `WorkerTransport`.
     """
 
     def __init__(self, link: Link, worker: int, process: int, on_call: Callable[[], None]) -> None:
         self._link, self._worker, self._process, self._on_call = link, worker, process, on_call
         self._answer: Answer | None = None  # the last one
-        self.call: Call | None = None
+        self._call: Call | None = None  # the last one: it may come again while it is answered
+
+    @property
+    def call(self) -> Call | None:
+        """See `WorkerTransport`."""
+        call, answer = self._call, self._answer
+        return None if call is None or (answer and answer.number == call.number) else call
 
     async def subscribe(self) -> None:
         """Receive calls from now on."""
@@ -91,8 +94,6 @@ class CallReceiver:
                 number=answer.number, error=f"the result has {nbytes:,} bytes; NATS takes {limit:,} at most"
             )
         self._answer = answer
-        if self.call and self.call.number == answer.number:
-            self.call = None
         self._send(answer)
 
     def _hear(self, call: Call) -> None:
@@ -101,7 +102,7 @@ class CallReceiver:
         if self._answer and self._answer.number == call.number:
             self._send(self._answer)  # it was lost, or slow
         else:
-            self.call = call
+            self._call = call
             self._on_call()
 
     def _send(self, answer: Answer) -> None:

@@ -7,7 +7,7 @@ memory. Small messages and WebSockets take nats-py's own way. `Msg.data` of a la
 Private names of nats-py (2.16), all in this file and in `link`:
 
 - `Client`: `_ps`, `_send_command`, `_pending`, `_pending_data_size`, `_connect_to_server`, `_transport`,
-  `_process_msg`, `_process_err`, `_process_op_err`, `_error_cb`, `_pings_outstanding`
+  `_process_msg`, `_process_err`, `_process_op_err`, `_process_pong`, `_error_cb`, `_pings_outstanding`
 - `nats.protocol.parser`: `Parser`'s `buf`, `needed`, `header_needed`, `state`, `msg_arg`, `nc`, and its constants
 - `nats.aio.transport.TcpTransport`: `_io_reader`, `_io_writer`, `connect`, `connect_tls`, `read`, `at_eof`
 - `asyncio.StreamReader` (Python): `_buffer`
@@ -17,6 +17,7 @@ Private names of nats-py (2.16), all in this file and in `link`:
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from nats.aio.client import Client as NatsClient
@@ -83,6 +84,11 @@ class Client(NatsClient):
             error = NatsError("nats: " + err_msg.strip("'"))
             await self._error_cb(error)
             await self._process_op_err(error)
+
+    async def _process_pong(self) -> None:
+        """Ignore an answer after its `flush` has given up, on a slow link: nats-py would stop reading for good."""
+        with suppress(asyncio.InvalidStateError):
+            await super()._process_pong()
 
     async def _connect_to_server(self, s: Any) -> None:
         if not self._transport and s.uri.scheme not in ("ws", "wss"):

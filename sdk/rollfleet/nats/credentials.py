@@ -9,7 +9,7 @@ def login(file: Path) -> dict[str, Any]:
 
     The file is read again at each connection: its credentials may have been renewed.
     """
-    if file.read_bytes().startswith(b"-----BEGIN"):
+    if b"BEGIN NATS USER JWT" in file.read_bytes():  # nats-py reads any other file without an end
         return {"user_credentials": str(file)}
     return {"user": lambda: _parts(file)[0], "password": lambda: _parts(file)[2]}
 

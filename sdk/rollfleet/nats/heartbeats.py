@@ -66,7 +66,6 @@ class LearnerHeartbeats:
     ) -> None:
         self._link, self._key, self._rank = link, job.key, rank
         self._on_replaced, self._send_control = on_replaced, send_control
-        self._workers = job.spec.workers
         self.roster = Roster(job.spec.workers, suspect_after_s=job.spec.failure.suspect_after_seconds)
         self.numbering = Numbering()
         self.leader_control: Control | None = None
@@ -95,7 +94,7 @@ class LearnerHeartbeats:
         await link.ask(Ask.CONTROL)
         until_s = time.monotonic() + JOIN_S + wait_s
         await asyncio.sleep(LEARNER_S + wait_s)
-        while len(self.roster.statuses()) < self._workers and time.monotonic() < until_s:
+        while self.roster.members() - self.roster.statuses().keys() and time.monotonic() < until_s:
             self._heard.clear()
             try:
                 async with asyncio.timeout(QUIET_S + wait_s):
@@ -142,7 +141,6 @@ class LearnerHeartbeats:
 
     def follow(self, job: CollectorJob) -> None:
         """Follow an edit of the job."""
-        self._workers = job.spec.workers
         self.roster.resize(job.spec.workers)
         self.roster.suspect_after_s = job.spec.failure.suspect_after_seconds
 
@@ -194,9 +192,9 @@ class LearnerHeartbeats:
     def _hear(self, status: WorkerStatus) -> None:
         if status.follows and not status.state.ended:
             self._followed = max(self._followed, status.follows, key=_order)
-        if not self.session:
+        if not (self.session and self._rank.leads):
             self.numbering.learn(status)
-        elif self._rank.leads:
+        else:
             given = self.numbering.next
             if answer := self.numbering.hear(status):
                 self._link.begin(self._number(status.worker, answer, first=self.numbering.next > given))

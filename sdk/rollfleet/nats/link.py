@@ -26,7 +26,7 @@ from nats.aio.subscription import Subscription
 from rollfleet.errors import ConnectionFailed, Timeout
 from rollfleet.nats.client import Client, Pieces
 from rollfleet.nats.credentials import login
-from rollfleet_api.address import Address
+from rollfleet_api.address import CA, CREDENTIALS, Address
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import MessageInvalid, unpack
 from rollfleet_api.permissions import Role
@@ -146,8 +146,10 @@ class Link:
         raise ConnectionFailed(f"the connection of {self.address.job} was closed")
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Run a function on the connection's thread without waiting for it."""
-        self._loop.call_soon_threadsafe(function)
+        """Run a function on the connection's thread without waiting for it. Does nothing once it is closed."""
+        with self._ending:
+            if not self.closed:
+                self._loop.call_soon_threadsafe(function)
 
     def on_reconnect(self, recover: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Await `recover()` on the connection's thread after each reconnection."""
@@ -162,8 +164,10 @@ class Link:
         except Exception as error:  # of many kinds, when the client is caught in the middle of a reconnection
             log.debug("closing the connection: %r", error)
         finally:
-            self._stop()
-            self._after_close.close()
+            try:
+                self._stop()
+            finally:  # Ctrl-C may end the wait
+                self._after_close.close()
 
     def on_deleted(self, function: Callable[[], object]) -> None:
         """Call a function, on the connection's thread, once the cluster no longer has the job."""
@@ -243,10 +247,14 @@ class Link:
 
     async def _connect(self, role: Role | None, timeout_s: float) -> None:
         address, options = self.address, dict[str, Any]()
-        if address.credentials:
-            options |= login(address.credentials)
-        if address.ca:
-            options["tls"] = ssl.create_default_context(cafile=str(address.ca))
+        try:
+            if file := address.credentials:
+                options |= login(file)
+            if file := address.ca:
+                options["tls"] = ssl.create_default_context(cafile=str(file))
+        except OSError as error:  # that of ssl names no file
+            why = f"{file} cannot be read: {error.strerror or error}"
+            raise ConnectionFailed(f"{why}; write its absolute path into {CREDENTIALS} or {CA}") from error
         if address.server_name:
             options |= {"tls_hostname": address.server_name, "connect_timeout": TUNNEL_TIMEOUT_S}
         connecting: asyncio.Future[Any] = asyncio.ensure_future(
@@ -265,13 +273,15 @@ class Link:
             )
         )
         await asyncio.wait([connecting, self._refused], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if not connecting.done() or connecting.exception():
+        failed = connecting.exception() if connecting.done() else None  # no other attempt would mend it
+        if not connecting.done() or failed:
             connecting.cancel()
             self._drop_socket()
-            error = self._refused.result() if self._refused.done() else self._last_error or TimeoutError()
+            cause = self._refused.result() if self._refused.done() else failed or self._last_error or TimeoutError()
             where = ", ".join(url.rpartition("@")[2].removeprefix("nats://") for url in address.url.split(","))
-            how = "refused us" if self._refused.done() else f"did not accept us within {timeout_s:g} s"
-            raise ConnectionFailed(f"NATS at {where} {how}: {error!r}") from error
+            late = "cannot be connected to" if failed else f"did not accept us within {timeout_s:g} s"
+            how = "refused us" if self._refused.done() else late
+            raise ConnectionFailed(f"NATS at {where} {how}: {cause!r}") from cause
 
     async def _check_job(self) -> None:
         permitted = True

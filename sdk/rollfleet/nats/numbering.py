@@ -25,6 +25,7 @@ class Numbering:
 
     def __init__(self) -> None:
         self._processes: dict[int, tuple[int, int]] = {}  # incarnation and process, by worker
+        self._joined = set[int]()  # workers whose process has named its number
         self._first = self.next = 0  # the first: what this learner gives at least
 
     def process_of(self, worker: int) -> int:
@@ -39,18 +40,22 @@ class Numbering:
     def hear(self, status: WorkerStatus) -> Receipt | None:
         """Follow a heartbeat. Returns the answer to its worker, if it lacks a number, or has been replaced."""
         known, own = self._processes.get(status.worker), (status.incarnation, status.process)
-        if status.follows is None and (known is None or known[1] != status.process):
+        # One that lacks a number after it had one is a later process, with the same random number.
+        later = known is None or known[1] != status.process or status.worker in self._joined
+        if status.follows is None and later:
             known = self._processes[status.worker] = (self._give(known), status.process)
+            self._joined.discard(status.worker)
         elif status.follows is not None and (known is None or known < own):
             known = self._processes[status.worker] = own
         assert known is not None
         self.next = max(self.next, min(known[0] + 1, MOST))
         if status.follows is not None and known == own:
+            self._joined.add(status.worker)
             return None
         return Receipt(process=known[1], incarnation=known[0])
 
     def learn(self, status: WorkerStatus) -> None:
-        """Follow a heartbeat while this learner joins: it numbers no one before it has heard all."""
+        """Follow a heartbeat, and number no one: while this learner joins, and on ranks other than 0."""
         if status.follows is not None:
             self.hear(status)
 

@@ -190,6 +190,8 @@ class BatchReceiver:
         while (assembled := self._encoded.get()) is not None:
             with self._changed:
                 self._changed.wait_for(lambda: self._ready_bytes < DECODED_BYTES or self._closed)
+                if self._closed:
+                    return  # no one takes what waits, and decoded it may be a hundred times larger
             try:
                 arrival, nbytes = self._arrival(assembled)
             except WireError as error:

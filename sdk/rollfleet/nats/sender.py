@@ -99,10 +99,10 @@ class LearnerSender:
 
     def weights(self, number: int, snapshot: Snapshot, workers: frozenset[int] | None = None) -> None:
         """Send a version to these workers; None: to all. It replaces a version that waits for the same workers."""
-        version, receivers = _Version(number, snapshot), {*map(str, workers or ())}
+        version, receivers = _Version(number, snapshot), {ALL} if workers is None else {*map(str, workers)}
         with self._lock:  # versions for single workers are older than one for all
             others = {} if workers is None else {of: each for of, each in self._versions.items() if of not in receivers}
-            self._versions = others | dict.fromkeys(receivers or {ALL}, version)
+            self._versions = others | dict.fromkeys(receivers, version)
             self._wake()
 
     def control(self, control: Control) -> None:

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import ExitStack
 
 import torch
 
@@ -153,16 +154,17 @@ class NatsTransport:
         if self._link.closed:
             return
         ends_job = (newest := self._sender.newest) is not None and newest.phase is LearnerPhase.COMPLETE
-        if not self._sender.flush(timeout_s=END_TIMEOUT_S if ends_job else FLUSH_TIMEOUT_S):
-            log.warning("%s: the learner's last messages did not reach NATS", self.job.key)
-        elif ends_job:
-            self._heartbeats.wait_complete(HEARD_S, away_s=END_TIMEOUT_S)
-        for last in (self._sender.send_again(), self._heartbeats.send()):
-            self._link.begin(last)
-        for task in self._tasks:
-            task.cancel()
-        self._receiver.close()
-        self._link.close()
+        with ExitStack() as ending:  # Ctrl-C may end each wait
+            ending.callback(self._link.close)
+            ending.callback(self._receiver.close)
+            if not self._sender.flush(timeout_s=END_TIMEOUT_S if ends_job else FLUSH_TIMEOUT_S):
+                log.warning("%s: the learner's last messages did not reach NATS", self.job.key)
+            elif ends_job:
+                self._heartbeats.wait_complete(HEARD_S, away_s=END_TIMEOUT_S)
+            for last in (self._sender.send_again(), self._heartbeats.send()):
+                self._link.begin(last)
+            for task in self._tasks:
+                task.cancel()
 
     # --- on the link's thread ---
 
@@ -216,8 +218,6 @@ class NatsTransport:
 
     def _on_ended(self, task: "Future[None]") -> None:
         error = None if task.cancelled() else task.exception()
-        while isinstance(error, BaseExceptionGroup):  # of a task group: the first is the cause
-            error = error.exceptions[0]
         if error:
             self._receiver.fail(error)
 

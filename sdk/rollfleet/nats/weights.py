@@ -9,11 +9,13 @@ import math
 import operator
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 
 import torch
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
+from nats.errors import Error as NatsError
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge, RollfleetError, WeightMismatch, WireError
 from rollfleet.nats.link import Link
@@ -174,7 +176,8 @@ class NatsWeightsInbox:
         await self._broadcast.unsubscribe(limit=CREDIT_CHUNKS)
         self._credit = CREDIT_CHUNKS // 2
         if before:
-            await before.drain()  # type: ignore[no-untyped-call]
+            with suppress(NatsError, OSError):  # a cut, or a link that takes longer than nats-py waits
+                await before.drain()  # type: ignore[no-untyped-call]
 
     async def _on_broadcast(self, message: Msg) -> None:
         self._credit -= 1

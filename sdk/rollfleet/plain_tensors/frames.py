@@ -66,7 +66,7 @@ class PlainFrames:
 
         carrier = plainly(carrier)
         for t in range(steps):
-            if t and stop is not None and stop():
+            if t and stop():
                 break
             if isinstance(carrier, dict) and write is not None:
                 write(carrier)

@@ -41,17 +41,23 @@ def _encoder(space: ArraySpace) -> tuple[int, Callable[[Tensor, int], Tensor]]:
     """Return the number of values of a leaf, and the function that encodes it."""
     if isinstance(space, Discrete):
         start, n = int(space.start), int(space.n)
-        return n, lambda observation, leading: F.one_hot(observation - start, n).float()
+        return n, lambda observation, leading: _one_hot(observation, start, n).float()
     if isinstance(space, MultiDiscrete):
         sizes, starts = space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist()
 
         def encode(observation: Tensor, leading: int) -> Tensor:
             columns = observation.long().reshape(*observation.shape[:leading], -1).unbind(-1)
             each = zip(columns, starts, sizes, strict=True)
-            return torch.cat([F.one_hot(column - start, n) for column, start, n in each], -1).float()
+            return torch.cat([_one_hot(*one) for one in each], -1).float()
 
         return sum(sizes), encode
     return prod(array_shape(space)), _flattened
+
+
+def _one_hot(values: Tensor, start: int, n: int) -> Tensor:
+    """Return options one-hot. Padding, 0, counts as the first option of a space without 0."""
+    options = values - start
+    return F.one_hot(options if start <= 0 < start + n else options.masked_fill(values == 0, 0), n)
 
 
 def _flattened(observation: Tensor, leading: int) -> Tensor:

@@ -47,9 +47,9 @@ def flattened(
             yield from flattened(value, inputs, states, key)
         elif hasattr(output, "batch_size") and key in inputs:
             continue  # the policy's own input, in the TensorDict that it filled
-        elif key in states:
+        elif key in states and hasattr(value, "dtype"):
             yield key, value  # type: ignore[misc]
-        elif key[0] in _TAKEN or key in inputs:
+        elif key not in states and (key[0] in _TAKEN or key in inputs):
             raise PolicyInvalid(f"the policy returned {key[0]!r}, which is reserved in a batch; use another name")
         elif isinstance(value, Tensor):
             yield key, value

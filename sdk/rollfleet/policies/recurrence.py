@@ -109,6 +109,11 @@ class RecurrentCall:
                 f"a policy with initial_state must return a pair (output, next state), not a {type(returned).__name__}"
             )
         output, following = returned
+        if not isinstance(output, Tensor) and not hasattr(output, "items"):
+            raise PolicyInvalid(
+                f"the policy returned a {type(output).__name__} beside its next state; return a tensor of actions, or "
+                "a dict or TensorDict such as {'action': action, 'action_log_prob': log_prob}"
+            )
         following, names = self._named(following), [key[-1] for key in hidden.keys]
         if not isinstance(following, Mapping) or following.keys() != {*names}:
             found = sorted(following) if isinstance(following, Mapping) else type(following).__name__

@@ -52,6 +52,8 @@ class RunningNorm(nn.Module):
         Leave out padding: `batch["observation"][batch["collector", "mask"]]`.
         """
         frames = observation.reshape(-1, *self.mean.shape).double()
+        if not len(frames):
+            return
         variance, mean = torch.var_mean(frames, 0, correction=0)
         total, distance = self.count + len(frames), mean - self.mean
         between = distance.square() * self.count * len(frames) / total

@@ -125,9 +125,11 @@ class InlineTransport(Transport):
         """See `Transport`."""
         if self._open:
             self._open = False
-            self._worker.close()
-            if self._evaluation is not None:
-                self._evaluation.close()
+            try:
+                self._worker.close()
+            finally:
+                if self._evaluation is not None:
+                    self._evaluation.close()
 
     def _evaluate(self, version: int) -> None:
         """Evaluate the version that the next batch acts on, if it is due. An interrupted evaluation is repeated."""

@@ -97,7 +97,7 @@ class Supervisor:
             self._started += count
             for index in indices:
                 self._start(Seat(Role.WORKER, index), 0, Instructions(control=self._control, weights=self._newest))
-            self.members |= {*indices}
+                self.members |= {index}
             return indices
 
     def add_evaluation(self, count: int) -> None:
@@ -117,9 +117,7 @@ class Supervisor:
                 raise JobInvalid(f"there are no workers {sorted(unknown)}; there are {sorted(self.members)}")
             self.members -= {*workers}
             for index in workers:
-                handle = self.handles[Seat(Role.WORKER, index)]
-                handle.leaving = True
-                handle.instruct(leave=True)
+                self.handles[Seat(Role.WORKER, index)].instruct(leave=True)
 
     def running(self) -> list[WorkerHandle]:
         """Return the workers that have not ended, without evaluation workers. On any thread."""
@@ -201,17 +199,22 @@ class Supervisor:
         """
         if self._closed or os.getpid() != self._pid:
             return
-        with self._changing:
-            self._closed = True
-            for handle in list(self.handles.values()):
-                handle.instruct(leave=True)
-                handle.hang_up()
-        self._end(leave_grace_s)
-        self.ready_batches.clear()
-        self._selector.close()
-        self._shared_weights.close()
-        if self._pickled_workload:
-            self._pickled_workload.close()
+        try:
+            with self._changing:
+                self._closed = True
+                for handle in list(self.handles.values()):
+                    handle.instruct(leave=True)
+                    handle.hang_up()
+            self._end(leave_grace_s)
+        except BaseException:  # Ctrl-C: they get no more time
+            self._end(0.0)
+            raise
+        finally:
+            self.ready_batches.clear()
+            self._selector.close()
+            self._shared_weights.close()
+            if self._pickled_workload:
+                self._pickled_workload.close()
 
     # --- inside ---
 
@@ -248,27 +251,32 @@ class Supervisor:
         """Clean up after a worker that left or died: its connection is closed. Restart it if it failed."""
         if not handle.ended_well:
             signal_group(handle.process, signal.SIGKILL)  # also the processes that it left behind
-        code = handle.process.wait(0 if handle.ended_well else EXIT_S)
+        failed = not handle.ended_well or (handle.status is not None and handle.status.state is WorkerState.FAILED)
+        again = failed and not handle.instructions.leave and self._may_restart(handle)
+        # Its successor makes the same environments, so it closes them before.
+        code = handle.process.wait(EXIT_S if again or not handle.ended_well else 0)
         if code is None:
             self._ending.append(handle)
         crash = handle.crash()
         self._selector.unregister(handle.connection)
         handle.close()
         del self.handles[handle.seat]
-        failed = not handle.ended_well or (handle.status is not None and handle.status.state is WorkerState.FAILED)
-        if handle.leaving:
+        if handle.instructions.leave and not self._closed:
             self.statuses.pop(handle.index, None)
-        if handle.leaving or self._closed or not failed:
+        if handle.instructions.leave or not failed:
             return
-        if self._may_restart(handle):
+        if again:
             instructions = replace(handle.instructions, control=self._control, taken=0)
-            self._start(handle.seat, handle.incarnation + 1, instructions)
+            try:
+                self._start(handle.seat, handle.incarnation + 1, instructions)
+            except OSError as error:  # no memory, processes or descriptors are left
+                self._fail(handle, WorkerFailed(handle.index, f"it cannot be started again: {error}"))
         elif not handle.ended_well:
             ended = describe_exit(code) if code is not None else "it closed its connection"
             self._fail(handle, WorkerFailed(handle.index, f"{ended}\n{crash}" if crash else ended))
 
     def _check_failure(self, handle: WorkerHandle, status: WorkerStatus) -> None:
-        if status.state is WorkerState.FAILED and not handle.leaving and not self._may_restart(handle):
+        if status.state is WorkerState.FAILED and not handle.instructions.leave and not self._may_restart(handle):
             self._fail(handle, WorkerFailed(handle.index, status.error or "no reason given"))
 
     def _may_restart(self, handle: WorkerHandle) -> bool:
@@ -306,5 +314,5 @@ def _pickled_workload(workload: Workload) -> SharedMemory:
     data = pickle_workload(workload)
     shared_memory = SharedMemory.create()
     shared_memory.grow(len(data))
-    os.pwrite(shared_memory.fileno(), data, 0)
+    shared_memory.map(0, len(data)).data[: len(data)] = data  # one system call writes 2 GiB at most
     return shared_memory

@@ -46,7 +46,6 @@ class WorkerHandle:
         connection: Non-blocking socket to the worker.
         status: The last status that it reported; None: none yet.
         instructions: Its newest instructions.
-        leaving: Whether it was asked to leave.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class WorkerHandle:
     ) -> None:
         self.seat, self.index, self.incarnation = seat, seat.index, incarnation
         self.status: WorkerStatus | None = None
-        self.leaving = False
         self.instructions = instructions
         self._messages = MessageReader()
         self._batches = SharedMemory.create()

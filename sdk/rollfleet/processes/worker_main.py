@@ -98,7 +98,7 @@ def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
         return worker
 
     try:
-        return work(transport, make, arguments.index)[0]
+        return work(transport, make, arguments.index, gone=(JobEnded,))[0]
     except JobEnded:  # the learner is gone
         return EXIT_GONE
 

@@ -51,6 +51,7 @@ class Observer:
         self._ended: JobEnded | None = None
         self._changed = threading.Condition()
         link.call(self._subscribe(), timeout_s=SUBSCRIBE_TIMEOUT_S)
+        link.on_reconnect(self._recover)
 
     def receive(self, timeout_s: float) -> Assembled[Identity] | None:
         """Return the next batch as it was sent; None: none came in time.
@@ -95,6 +96,11 @@ class Observer:
         await self._link.listen(subjects.control, Control, self._obey)
         await self._link.ask(Ask.CONTROL)
         await self._link.flush()
+
+    async def _recover(self) -> None:
+        """Recover after a cut: it may have lost an edit of the job, or its end."""
+        await self._link.ask(Ask.JOB)
+        await self._link.ask(Ask.CONTROL)
 
     async def _on_chunk(self, message: Msg) -> None:
         if message.subject.endswith(OFFER):

@@ -9,11 +9,13 @@ import torch
 
 from rollfleet.arguments import path_of
 from rollfleet.data.batch import join
+from rollfleet.data.splitting import frames_of
 from rollfleet.errors import JobInvalid
 from rollfleet.recording.segments import Record, Segment, segments_in
 from rollfleet.system.devices import device_of
 from rollfleet.transports.learner_side import Arrival
 from rollfleet.wire.chunks import Identity
+from rollfleet_api.collection import TrajFormat
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -64,7 +66,8 @@ class Recording:
         """
         for group in self._groups():
             batches = [self._arrival(record).batch for record in group]
-            yield join(batches, self.job.spec.collect.cat_results) if group[0].entry.meta.round else batches[0]
+            batch = join(batches, self.job.spec.collect.cat_results) if group[0].entry.meta.round else batches[0]
+            yield frames_of(batch) if self.job.spec.collect.traj_format is TrajFormat.CAT else batch
 
     def arrivals(self) -> Iterator[Arrival]:
         """Iterate over the batches as each worker sent them, with their metadata.

@@ -96,7 +96,7 @@ class FiniteCheck:
         ]
         wrong = np.stack(each) & found.real
         self._frames += int(wrong.any(0).sum())
-        if wrong.any() and not self._told:
+        if wrong.any() and (self._raises or not self._told):
             self._told = True
             t, env, index = np.argwhere(wrong.transpose(2, 1, 0))[0].tolist()  # the earliest
             key = list(suspects)[index]

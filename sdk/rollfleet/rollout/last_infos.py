@@ -31,8 +31,9 @@ class LastInfos:
         labels: The labels so far: the first 31, then `OTHERS`.
     """
 
-    def __init__(self, source: str, spec: CollectSpec) -> None:
+    def __init__(self, source: str, spec: CollectSpec, num_envs: int) -> None:
         """`source` describes the environment."""
+        self._shape = (num_envs,)
         self._source, self._names, self._warned = source, set[str](), False
         self._wanted = pattern_of("|".join(map(translate, spec.episode_metrics)) or "(?!)").match
         self._label = spec.episode_label
@@ -40,9 +41,11 @@ class LastInfos:
 
     def read(self, info: Mapping[str, Any], ended: NDArray[np.intp]) -> dict[str, NDArray[np.float64]]:
         """Return what the environments `ended` say, float64 [n] by name in `Episodes`, NaN for those that do not."""
-        found = {f"{EPISODE_INFO}{name}": each for name, each in _numbers(info, ended) if self._keeps(name)}
+        numbers = _numbers(info, ended, self._shape)
+        found = {f"{EPISODE_INFO}{name}": each for name, each in numbers if self._keeps(name)}
         if self._label is not None:
-            found[EPISODE_LABEL] = np.array([self._number(label) for label in _texts(info, self._label, ended)])
+            texts = _texts(info, self._label, ended, self._shape)
+            found[EPISODE_LABEL] = np.array([self._number(label) for label in texts])
         return found
 
     def _keeps(self, name: str) -> bool:
@@ -81,27 +84,28 @@ class LastInfos:
 
 
 def _numbers(
-    info: Mapping[str, Any], ended: NDArray[np.intp], prefix: str = ""
+    info: Mapping[str, Any], ended: NDArray[np.intp], shape: tuple[int, ...], prefix: str = ""
 ) -> Iterator[tuple[str, NDArray[np.float64]]]:
     for name, values in info.items():
-        if name.startswith("_"):
+        if not isinstance(name, str) or name.startswith("_"):
             continue
         if isinstance(values, Mapping):
-            yield from _numbers(values, ended, f"{prefix}{name}.")
-        elif isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "biuf":
+            yield from _numbers(values, ended, shape, f"{prefix}{name}.")
+        elif isinstance(values, np.ndarray) and values.shape == shape and values.dtype.kind in "biuf":
             said = info.get(f"_{name}", True)
             own = np.where(said if said is True else said[ended], values[ended].astype(np.float64), np.nan)
             if not np.isnan(own).all():
                 yield f"{prefix}{name}", own
 
 
-def _texts(info: Mapping[str, Any], key: str, ended: NDArray[np.intp]) -> Iterator[str | None]:
+def _texts(info: Mapping[str, Any], key: str, ended: NDArray[np.intp], shape: tuple[int, ...]) -> Iterator[str | None]:
     """Yield the text, or the whole number as text, that each environment has under a key; None: it has none."""
     holder, name = place_of(info, key)
     texts, values, said = info.get(f"{TEXT}{key}"), holder.get(name), holder.get(f"_{name}")
+    values = values if isinstance(values, np.ndarray) and values.shape == shape else None
     for env in ended.tolist():
         value = None if texts is None else texts[env]
-        if not isinstance(value, str) and isinstance(values, np.ndarray) and (said is None or said[env]):
+        if not isinstance(value, str) and values is not None and (said is None or said[env]):
             value = values[env]
         if isinstance(value, str):
             yield value[:LONGEST_NAME]

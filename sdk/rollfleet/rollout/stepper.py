@@ -83,7 +83,7 @@ class Stepper:
         self._ids: NDArray[np.int64] = context.trajectories.take(num_envs)
         self._idle: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)  # which have no frame in the next step
         self._finals = FinalObservations()
-        self._last_infos = LastInfos(f"environment {context.env}", context.spec)
+        self._last_infos = LastInfos(f"environment {context.env}", context.spec, num_envs)
         self._staging = Staging(layout, num_envs, steps) if mode is AutoresetMode.NEXT_STEP else None
 
     def restart(self) -> None:

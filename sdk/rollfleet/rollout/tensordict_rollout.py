@@ -24,7 +24,7 @@ from rollfleet.policies.tensordict_policy import check_actions, tensordict_polic
 from rollfleet.rollout.episodes import EpisodeCounts, LongEpisodes
 from rollfleet.rollout.finite_check import FINITE, NOT_NAN, FiniteCheck, Frames
 from rollfleet.rollout.seeding import Seeds, TorchStream
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet.rollout.trajectory_ids import TrajectoryIds, split
 from rollfleet.system.generators import generators_kept
 from rollfleet.system.interrupts import interruptible
 from rollfleet_api.collection import CollectSpec, NonFinite
@@ -150,6 +150,7 @@ class TensorDictRollout:
                 Interacting(self._spec.exploration),
                 interruptible(),
             ):
+                self._prepare()
                 if wanted:
                     batch = self._trajectories_of(wanted, stop, random_actions)
                 else:
@@ -196,7 +197,7 @@ class TensorDictRollout:
         """Return T frames of each environment, fewer once `stop` is true, and where episodes ended: `[envs, T]`."""
         from tensordict import TensorDict
 
-        env, carrier = self._env.base, self._first()
+        env, carrier = self._env.base, self._carrier
         act, ended, frames = env.rand_action if random_actions else self._called, self._ended, []
         ends: list[Tensor] = []
         batch: Any
@@ -225,13 +226,12 @@ class TensorDictRollout:
         flag_last(batch, self._last_flags)
         return batch, ended_at
 
-    def _first(self) -> Any:
-        """Return the TensorDict that the next action is taken for, after a reset where one is due."""
+    def _prepare(self) -> None:
+        """Reset where that is due, once for a batch: `_carrier` is then what the next action is taken for."""
         if not self._started:
             self._begin()
         if self._spec.reset_at_each_iter:  # once more, as TorchRL's, which resets when it is made, too
             self._reset()
-        return self._carrier
 
     def _begin(self) -> None:
         """Reset all environments, and call the policy once to know its outputs, as TorchRL's collector when made."""
@@ -335,7 +335,8 @@ class TensorDictRollout:
         """Raise the error of TorchRL's `check_env_specs`, if an environment that never worked raised it and fails."""
         called = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
         acts = {TensorDictRollout._called.__code__, getattr(PlainFrames, "ACTS", None)}
-        if self._worked or isinstance(error, JobInvalid) or acts & {*called}:
+        _, incarnation, _ = split(self._trajectories.next)  # one that was restarted may have worked before
+        if self._worked or incarnation or isinstance(error, JobInvalid) or acts & {*called}:
             return
         from torchrl.envs.utils import check_env_specs
 

@@ -17,12 +17,10 @@ class BatchShape:
         sizes: The batch size of a worker's environments.
         cat: The dimension along which workers are concatenated; "stack": a first dimension of workers; None: a batch is
             of one worker.
-        preempts: Whether slow workers are stopped, so that rows end in padding.
     """
 
     sizes: torch.Size
     cat: int | str | None = None
-    preempts: bool = False
 
     def of(self, batch: TensorDictBase) -> TensorDictBase:
         """Return a batch in this shape. Its memory is the same if it can be.
@@ -36,8 +34,9 @@ class BatchShape:
         elif len(self.sizes) > 1:
             batch = batch.unflatten(first, (batch.shape[first] // self.sizes[1:].numel(), *self.sizes[1:]))
         if isinstance(self.cat, int):
-            if self.preempts:
-                batch = torch.cat([_valid(part) for part in batch.unbind(0)], self.cat)
+            along_time = self.cat % (batch.batch_dims - 1) == batch.batch_dims - 2
+            if along_time and MASK in batch.keys(True):
+                batch = torch.cat([without_padding(part) for part in batch.unbind(0)], self.cat)
             elif self.cat in (0, 1 - batch.batch_dims) and is_dense(batch):
                 batch = batch.flatten(0, 1)
             else:
@@ -47,8 +46,11 @@ class BatchShape:
         return batch
 
 
-def _valid(part: TensorDictBase) -> Any:
-    return part[..., (part.get(TRAJECTORY) != -1).reshape(-1, part.shape[-1]).any(0)]
+def without_padding(part: TensorDictBase) -> Any:
+    """Return the batch of one worker without its padding, and without the mask."""
+    if MASK not in part.keys(True):
+        return part
+    return part[..., (part.get(TRAJECTORY) != -1).reshape(-1, part.shape[-1]).any(0)].exclude(MASK)
 
 
 def without_marks(batch: TensorDictBase, *, ids: bool) -> TensorDictBase:

@@ -23,9 +23,10 @@ from rollfleet.data.whole_trajectories import WholeTrajectories, add_batch, batc
 from rollfleet.envs.torchrl_env import STAYS_OPEN
 from rollfleet.errors import EnvironmentInvalid, WorkerFailed
 from rollfleet.learner.background_fill import BackgroundFill
+from rollfleet.rollout.trajectory_ids import split
 from rollfleet.system.copies import refuse_copy
 from rollfleet.torchrl.arguments import PLACE, native
-from rollfleet.torchrl.batches import BatchShape, without_marks
+from rollfleet.torchrl.batches import BatchShape, without_marks, without_padding
 
 _FIXED = ("exploration_type", "init_random_frames", "reset_at_each_iter")
 
@@ -112,6 +113,8 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
         self.max_frames_per_traj = int(given["max_frames_per_traj"] or 0)
         if self.split_trajs and not self.track_traj_ids:
             raise ValueError("split_trajs=True requires track_traj_ids=True.")
+        if self.trajs_per_batch is not None and not self.track_traj_ids:
+            raise ValueError("trajs_per_batch requires track_traj_ids=True.")
         if self.traj_format not in (None, "padded", "cat"):
             raise ValueError(f"traj_format must be 'padded' or 'cat', got {self.traj_format!r}.")
         if self.traj_format == "cat" and self.trajs_per_batch is None:
@@ -130,7 +133,9 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
         try:
             yield from self.iterator()
         except Exception:
-            self.shutdown(raise_on_error=False)
+            self.closed = True
+            with suppress(Exception):
+                self._native.detach()  # own workers end; those of a job wait for its next learner
             raise
 
     def iterator(self) -> Iterator[Any]:
@@ -147,7 +152,10 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
             elif self.replay_buffer is None:
                 yield result
             else:
-                for part in result.unbind(0) if self._shape.cat == "stack" and not splits else [result]:
+                parts = [result]
+                if self._shape.cat == "stack" and not splits:
+                    parts = [part for part in map(without_padding, result.unbind(0)) if part.shape[-1]]
+                for part in parts:
                     self.replay_buffer.extend(part)
                 yield None
 
@@ -190,6 +198,9 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
         """Yield the batches of `count` trajectories that these frames complete; None: they are in the replay buffer."""
         whole, rows = self._trajectories, batch.reshape(-1, batch.shape[-1])
         add_batch(whole, rows, rows.get(("next", "done")).flatten(2).any(-1))
+        present = {split(each)[:2] for each in rows.get(TRAJECTORY).unique().tolist()}
+        workers = {worker for worker, _ in present}
+        whole.keep(lambda each: split(each)[:2] in present or split(each)[0] not in workers)  # of no earlier process
         if self.reset_at_each_iter:
             whole.forget()
         if self.replay_buffer is None:
@@ -266,7 +277,7 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
         Raises:
             NotImplementedError: An index was passed.
         """
-        if index is not None and not all(index):
+        if index is not None and not ((mask := torch.as_tensor(index)).dtype is torch.bool and mask.all()):
             raise NotImplementedError("rollfleet.torchrl resets all environments at once; remove the index")
         self._reseed(hash((self._seed, self._frames)))  # as no reset before, and no earlier learner of the job
 

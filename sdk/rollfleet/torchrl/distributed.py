@@ -15,6 +15,8 @@ from rollfleet.torchrl.environments import listed
 from rollfleet.torchrl.processes import MultiCollector, WorkersCollector
 from rollfleet.torchrl.single import Collector
 
+_THEIRS = torchrl.collectors.Collector  # `rollfleet.torchrl.program` puts ours in its place
+
 
 class DistributedCollector(WorkersCollector, theirs=distributed.DistributedCollector):
     """One worker for each entry of `create_env_fn`, or `num_workers_per_collector` for each with a Multi collector.
@@ -41,7 +43,7 @@ class DistributedCollector(WorkersCollector, theirs=distributed.DistributedColle
 
     def _makes(self, given: Mapping[str, Any]) -> list[Any]:
         kind = given["collector_class"]
-        self._single = kind in ("single", None, torchrl.collectors.Collector, Collector)
+        self._single = kind in ("single", None, _THEIRS, Collector)
         self._inner = given["num_workers_per_collector"] or 1
         if self._single and self._inner != 1:
             raise RuntimeError("Collector and subclasses can only support a single environment.")

@@ -1,12 +1,15 @@
 """Collectors with workers in processes of this machine, or on a fleet."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torchrl.collectors
 from torch import nn
+from torch.utils._pytree import tree_map_only
 from torchrl.envs import EnvBase
 
 from rollfleet.arguments import for_each
@@ -79,8 +82,12 @@ class WorkersCollector(FleetCollector):
         )
         try:
             collector.call(None, "env.batch_size", timeout_s=_CALL_S)  # TorchRL's constructor waits for workers, too
-        except WorkerFailed as error:
-            raise RuntimeError(str(error)) from error
+        except BaseException as error:
+            with suppress(Exception):  # a notebook keeps the traceback, and so would keep its processes or pods
+                collector.shutdown()
+            if isinstance(error, WorkerFailed):
+                raise RuntimeError(str(error)) from error
+            raise
         return collector, shape
 
     def _look(self, make: partial[EnvBase], device: torch.device | None, given: Mapping[str, Any]) -> torch.Size:
@@ -114,7 +121,7 @@ class WorkersCollector(FleetCollector):
     def _processes(self, given: Mapping[str, Any], shape: BatchShape) -> Processes:
         hook = given.get("post_collect_hook")
         mode: dict[str, Any] = {} if self.sync else {"max_lag": _NO_LAG}
-        if shape.preempts:
+        if self.sync and self.preemptive_threshold < 1:
             mode["stragglers_threshold"] = max(self.preemptive_threshold, 1e-9)  # 0: the first worker ends the round
         return Processes(
             init_fn=given.get("init_fn"),
@@ -155,8 +162,7 @@ class WorkersCollector(FleetCollector):
             raise ValueError(f"preemptive_threshold must be between 0.0 and 1.0, got {threshold}.")
         self.preemptive_threshold = 1.0 if threshold is None else float(threshold)
         joined = "stack" if cat is None or self.replay_buffer is not None else cat
-        preempts = self.sync and self.preemptive_threshold < 1
-        return BatchShape(sizes, joined if self.sync else None, preempts)
+        return BatchShape(sizes, joined if self.sync else None)
 
     # --- calls of workers ---
 
@@ -220,7 +226,8 @@ class WorkersCollector(FleetCollector):
         state = super().state_dict()
         own = {name: state[name] for name in ("policy_state_dict", "policy_version") if name in state}
         found = self._native.call(None, "env.state_dict", timeout_s=_CALL_S)
-        workers = {f"worker{worker}": {**own, "env_state_dict": _tensors(found[worker][0])} for worker in found}
+        found = tree_map_only(np.ndarray, torch.as_tensor, found)
+        workers = {f"worker{worker}": {**own, "env_state_dict": found[worker][0]} for worker in found}
         return workers | state
 
     def load_state_dict(self, state_dict: Any, **kwargs: Any) -> None:
@@ -302,10 +309,3 @@ class AsyncCollector(MultiAsyncCollector):
 def _alike(values: list[Any]) -> Any:
     """Return one value for all workers where theirs are equal: pods have no devices of their own."""
     return values[0] if all(each == values[0] for each in values) else values
-
-
-def _tensors(value: Any) -> Any:
-    """Return arrays that came from a worker as tensors."""
-    if isinstance(value, dict):
-        return {key: _tensors(each) for key, each in value.items()}
-    return torch.as_tensor(value) if hasattr(value, "__array__") else value

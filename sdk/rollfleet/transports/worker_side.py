@@ -37,7 +37,7 @@ class PendingBatch:
 
     Attributes:
         admitted: Done when the worker may collect the next batch: the learner does not lag too far behind. From then
-            on, the memory of the fragment before this one may change. It raises the error that stopped the batch.
+            on, the memory of the fragment before this one may change.
         delivered: Done when the learner has it: a worker that leaves waits for this.
 
     A worker calls `wait_until` until they are done.

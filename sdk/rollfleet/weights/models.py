@@ -1,30 +1,45 @@
 """The models of a policy: its parts with weights, by name."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rollfleet.errors import JobInvalid, WeightMismatch
 from rollfleet.weights.layout import State, state_of
-from rollfleet.weights.modules import sources_of
+from rollfleet.weights.modules import POLICY, sources_of, unwrapped
 
 
 def models_of(policy: Any) -> dict[str, State]:
     """Return the named tensors of each model of a policy. Nothing is copied.
 
     A policy of several models has an attribute `models`, a ModuleDict or another mapping of names to modules. Any other
-    policy is one model, named `policy`; a plain callable has no weights.
+    policy is one model, named `policy`; a plain callable has no weights. A warning names weights in none of its models.
 
     Raises:
         WeightMismatch: Its weights are in a form that cannot be sent.
     """
-    return {
+    models = {
         _name(name): state_of({} if callable(each) and not hasattr(each, "state_dict") else each)
         for name, each in sources_of(policy).items()
     }
+    if isinstance(module := unwrapped(policy), nn.Module) and [*models] != [POLICY]:
+        _warn_of_rest(module, models)
+    return models
+
+
+def _warn_of_rest(policy: nn.Module, models: Mapping[str, State]) -> None:
+    held = {tensor.data_ptr() for state in models.values() for tensor in state.values()}
+    own = policy.state_dict().items()
+    if left := [name for name, value in own if isinstance(value, Tensor) and value.data_ptr() not in held]:
+        warnings.warn(
+            f"{', '.join(left)}: in none of the policy's `models`, so they are not sent; put them into one, or give "
+            "the attribute `models` another name",
+            stacklevel=2,
+        )
 
 
 def nan_in(models: Mapping[str, State]) -> str | None:

@@ -41,19 +41,6 @@ from rollfleet.errors import MessageCorrupt, MessageTooLarge
 from rollfleet.wire.compression import MOST_BYTES, Encoding, compress, decompress
 from rollfleet_api.job import Compression
 
-__all__ = [
-    "ALIGNMENT",
-    "LARGEST_BATCH_BYTES",
-    "Allocate",
-    "Buffer",
-    "Encoded",
-    "Key",
-    "decode",
-    "empty_buffer",
-    "encode",
-    "meta_of",
-]
-
 if sys.byteorder != "little":
     raise ImportError("rollfleet sends tensors in little-endian byte order; this machine is big-endian")
 

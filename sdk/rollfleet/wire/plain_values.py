@@ -23,7 +23,7 @@ def to_json(value: object, *, max_bytes: int) -> str:
     """Encode None, numbers, text, lists, dicts and arrays; tensors become arrays, and tuples lists.
 
     Raises:
-        TypeError: It holds another kind of value.
+        TypeError: It holds another kind of value, or a dict with keys other than text.
         MessageTooLarge: It is longer than `max_bytes`.
 
     Example:
@@ -32,6 +32,7 @@ def to_json(value: object, *, max_bytes: int) -> str:
     """
     try:
         text = json.dumps(value, default=_plain, separators=(",", ":"))
+        _check_keys(value)
     except TypeError as error:
         raise TypeError(str(error)) from None  # Python 3.14 adds a note, and the last line of an error is what is shown
     if len(text) > max_bytes:
@@ -49,6 +50,17 @@ def from_json(text: str) -> Any:
         return json.loads(text, object_hook=_Arrays().decoded)
     except (ValueError, TypeError, zlib.error, RecursionError) as error:
         raise MessageCorrupt(f"no plain value: {error}") from error
+
+
+def _check_keys(value: object) -> None:
+    """Refuse keys that JSON turns into text: the receiver would not find them."""
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise TypeError(f"a dict has the key {key!r}, and keys are text: write {str(key)!r}")
+        value = list(value.values())
+    for each in value if isinstance(value, list | tuple) else ():
+        _check_keys(each)
 
 
 def _plain(value: object) -> object:
@@ -69,12 +81,12 @@ class _Arrays:
 
     def decoded(self, found: dict[str, Any]) -> Any:
         """Return an array if these are its parts, else the dict itself."""
-        if found.keys() != {"array"} or not isinstance(found["array"], list):
-            return found
-        name, shape, data = found["array"]
-        if not _DTYPE.fullmatch(name):
-            raise ValueError(f"an array of dtype {name}")
-        if not isinstance(shape, list) or any(type(size) is not int or size < 0 for size in shape):
+        match found:
+            case {"array": [str(name), list(shape), str(data)]} if len(found) == 1 and _DTYPE.fullmatch(name):
+                pass
+            case _:  # of the sender's own
+                return found
+        if any(type(size) is not int or size < 0 for size in shape):
             raise ValueError(f"an array of shape {shape!r:.100}")
         dtype = np.dtype(name)
         self._left -= (nbytes := dtype.itemsize * math.prod(shape))

@@ -16,7 +16,11 @@ class Terminated(BaseException):
 
 
 def work(
-    transport: WorkerTransport, make: Callable[[], Worker | EvaluationWorker], index: int
+    transport: WorkerTransport,
+    make: Callable[[], Worker | EvaluationWorker],
+    index: int,
+    *,
+    gone: tuple[type[Exception], ...] = (ConnectionFailed, JobEnded, Timeout),
 ) -> tuple[int, WorkerStatus]:
     """Make a worker, let it work to its end, and close both it and its transport. Its error goes into its last report.
 
@@ -24,13 +28,14 @@ def work(
         transport: The worker's transport.
         make: Makes the worker.
         index: The worker's index.
+        gone: Errors that are raised: the learner, the way to it, or an environment server is gone. The worker has not
+            failed.
 
     Returns:
         The exit code (see `rollfleet_api.exit_codes`), and the last report.
 
     Raises:
-        ConnectionFailed, JobEnded, Timeout: The learner, the way to it, or an environment server is gone. The worker
-            has not failed.
+        ConnectionFailed, JobEnded, Timeout: Those in `gone`.
     """
     worker: Worker | EvaluationWorker | None = None
     status = WorkerStatus(worker=index, incarnation=transport.incarnation)
@@ -42,9 +47,9 @@ def work(
         status = replace(worker.status if worker else status, state=WorkerState.LEFT)
         transport.report(status)
         return EXIT_TERMINATED, status
-    except (ConnectionFailed, JobEnded, Timeout):
+    except gone:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # user code may exit, and code 0 would mean a complete job
         status = worker.failed(error) if worker else failure(status, error)
         transport.report(status)
         return EXIT_PERMANENT if status.fatal else EXIT_CRASHED, status

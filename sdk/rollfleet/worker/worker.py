@@ -361,7 +361,6 @@ class Worker:
         waited_s = self._wait(lambda: future.done() or self._is_complete(), WorkerState.WAITING_FOR_LEARNER)
         if not future.done():
             raise JobEnded("the job is complete: no learner will take this batch")
-        future.result()
         self._add(waited_for_space_s=waited_s)
 
     def _add(self, **counts: float) -> None:

@@ -6,7 +6,7 @@ const EVERY_MS = 1000;
 let version = null;
 
 /** An answer of the server that is not the value asked for. */
-export class Refusal extends Error {
+class Refusal extends Error {
   constructor(status, text) {
     super(text);
     this.status = status;
@@ -22,7 +22,11 @@ export async function get(path) {
     link.heard("away");
     throw error;
   });
-  const value = await response.json().catch(() => ({}));
+  const value = await response.json().catch((error) => {
+    if (!response.ok) return {};
+    link.heard("away"); // the answer was cut
+    throw error;
+  });
   const found = response.headers.get("Rollfleet-Version");
   if (version && found && version !== found) location.reload();
   version = found ?? version;

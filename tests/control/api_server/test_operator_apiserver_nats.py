@@ -72,11 +72,13 @@ def test_nats_that_is_away_is_retried_and_knows_the_job_at_once_if_it_comes_back
     running.wait_condition("Degraded", "AsExpected", "False")
 
 
-def test_without_nats_drift_is_repaired_and_a_job_is_suspended(running: Lab) -> None:
+def test_without_nats_drift_is_repaired_and_a_job_is_scaled_down_and_suspended(running: Lab) -> None:
     policy = names.network_policy("cartpole", Role.WORKER)
     with running.nats_away():
         running.wait_condition("Degraded", "NatsUnavailable")
         running.delete("NetworkPolicy", policy)
         wait_until(lambda: running.get("NetworkPolicy", policy))
+        running.apply(workers=1)
+        wait_until(lambda: running.run()["spec"]["parallelism"] == 1)
         running.apply(suspend=True)
         wait_until(lambda: not running.runs())

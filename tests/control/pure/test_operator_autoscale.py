@@ -174,6 +174,12 @@ def test_bounds_hold(mode: str) -> None:
     assert all(2 <= workers <= 5 for _, workers in hungry.sizes + idle.sizes)
 
 
+def test_the_history_of_a_job_that_wants_more_than_its_most_workers_does_not_grow() -> None:
+    fleet = world(workers=4, autoscale=SCALE | {"maxWorkers": 4}, demand=1e6).run(HOUR_S)
+    kept = len(fleet.history.advice)
+    assert len(fleet.run(HOUR_S).history.advice) == kept > 0
+
+
 @pytest.mark.parametrize(("workers", "within"), [(1, 4), (50, 8)])
 def test_number_beyond_the_bounds_is_corrected_at_once(workers: int, within: int) -> None:
     fleet = world(workers=workers, autoscale={"minWorkers": 4, "maxWorkers": 8}, phase=LearnerPhase.PAUSE).run(LOOK_S)

@@ -29,6 +29,7 @@ from rollfleet_operator.ui.shown_jobs import ShownJobs
 from rollfleet_operator.watch import Watch
 
 KEY = JobKey("lab", "cartpole")
+LEADER = Settings(port=0, workers=0, lease="lab/rollfleet", pod="first")
 
 
 def stored(version: int, **spec: Any) -> Manifest:
@@ -65,6 +66,8 @@ class Lists:
 
     async def apply(self, request: web.Request) -> web.Response:
         applied = await request.json()
+        if "status" not in applied:  # the renewal of a Lease
+            return web.json_response(applied)
         self.statuses.append(applied["status"])
         version = int(applied["metadata"]["resourceVersion"]) + 1
         return web.json_response({**stored(version), "status": self.statuses[-1]})
@@ -132,6 +135,33 @@ async def test_operator_with_a_task_that_ended_is_not_alive(operator: Operator) 
     task.cancel()
     await asyncio.wait([task])
     assert not operator.alive()
+
+
+async def test_leader_whose_renewals_have_ended_is_not_alive(lists: Lists) -> None:
+    operator = Operator(LEADER, lists.connect, lambda _: NatsInMemory(), SHARED)
+    await operator.start()
+    assert operator.alive()
+    renewal = next(task for task in asyncio.all_tasks() if "Leadership" in repr(task))
+    renewal.cancel()
+    await asyncio.wait([renewal])
+    assert not operator.alive()
+    await operator.stop()
+
+
+async def test_leader_that_waits_for_its_key_is_not_ready(lists: Lists, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def absent(*_: object, **__: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    asked = asyncio.Event()
+    monkeypatch.setattr("rollfleet_operator.program.installation_key", absent)
+    operator = Operator(LEADER, lists.connect, lambda _: NatsInMemory())
+    starting = asyncio.create_task(operator.start())
+    await asked.wait()
+    assert not operator.ready()
+    starting.cancel()
+    await asyncio.wait([starting])
+    await operator.stop()
 
 
 async def test_reconciliation_that_hangs_is_given_up_and_tried_again(
@@ -218,6 +248,16 @@ async def test_invalid_job_is_reported_once_the_status_interval_is_over(api: Api
     assert next_s == 4.0
     now_s[0] += next_s
     assert await reconciler.reconcile(KEY) == ReconcileResult()
+    assert [status["observedGeneration"] for status in lists.statuses] == [6, 8]
+
+
+async def test_a_clock_that_was_set_back_holds_no_status_back(api: Api, lists: Lists) -> None:
+    now_s, cache, settings = [1_800_000_000.0], Cache(), Settings(status_interval_s=5.0)
+    reconciler = Reconciler(api, cache, NatsInMemory(), SHARED, settings, lambda: now_s[0])
+    for version in (6, 8):
+        cache.put(stored(version, workers=-1))
+        assert await reconciler.reconcile(KEY) == ReconcileResult()
+        now_s[0] -= 3600
     assert [status["observedGeneration"] for status in lists.statuses] == [6, 8]
 
 

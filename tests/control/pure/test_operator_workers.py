@@ -134,6 +134,7 @@ def test_template_cannot_change_what_the_operator_needs() -> None:
     assert template["spec"]["restartPolicy"] == "Never"
 
 
+@pytest.mark.parametrize("source", [None, {"configMap": "my-code"}])
 @pytest.mark.parametrize(
     "written",
     [
@@ -143,17 +144,21 @@ def test_template_cannot_change_what_the_operator_needs() -> None:
         {"spec": {"containers": [{"name": ["x"]}]}},
         {"spec": {"containers": [{"name": "worker", "resources": "all"}]}},
         {"spec": {"containers": [{"name": "worker", "resources": {"limits": 5}}]}},
+        {"spec": {"containers": [{"name": "worker", "env": {"A": "1"}}]}},
+        {"spec": {"containers": [{"name": "worker", "env": ["A"]}]}},
+        {"spec": {"containers": [{"name": "worker", "env": [{"value": "1"}]}]}},
         {"metadata": {"labels": "none"}},
         {"spec": {"initContainers": 5}},
         {"spec": {"initContainers": ["x"]}},
         {"spec": {"initContainers": [{"name": "x", "resources": {"limits": 5}}]}},
+        {"spec": {"initContainers": [{"name": "x", "env": "A"}]}},
         {"spec": {"resourceClaims": 5}},
     ],
     ids=str,
 )
-def test_template_of_another_form_is_refused_with_a_reason(written: Any) -> None:
+def test_template_of_another_form_is_refused_with_a_reason(written: Any, source: Any) -> None:
     with pytest.raises(TemplateInvalid, match="template"):
-        workers(template=written)
+        workers(template=written, source=source)
 
 
 def test_source_is_mounted_and_put_on_the_import_path() -> None:

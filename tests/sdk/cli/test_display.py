@@ -113,6 +113,14 @@ def test_frames_per_second_follow_from_the_learners_heartbeats(watched: Watched)
     assert watch.frames_per_second == 1000.0
 
 
+def test_a_silent_learner_takes_no_frames(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = watched.watch
+    watched.send(LEARNER, lambda: watch.learner is not None)
+    watched.send(replace(LEARNER, frames=13_800, time_s=1.0), lambda: watch.frames_per_second > 0)
+    monkeypatch.setattr("rollfleet.cli.watch.STALE_S", 0.5)
+    wait_until(lambda: watch.frames_per_second == 0)
+
+
 def test_a_run_ends_with_its_mean_speed_and_not_that_of_its_last_seconds(watched: Watched) -> None:
     watch = watched.watch
     for time_s, frames in ((0.0, 0), (4.0, 0), (5.0, 1_000), (14.0, 20_000), (19.0, 20_000)):

@@ -1,13 +1,15 @@
 """`describe`, `logs` and `top` of saved runs: the commands of a cluster's jobs, without a cluster."""
 
+import os
 from pathlib import Path
 
 import pytest
 from tests.ui.run_files import write_run
 from typer.testing import CliRunner
 
+from rollfleet.cli.local_runs import runs_in
 from rollfleet.cli.main import app
-from rollfleet_ui.saved_runs import write_log
+from rollfleet_ui.saved_runs import FILE, write_log
 
 
 @pytest.fixture
@@ -40,6 +42,8 @@ def test_the_saved_ends_of_logs_are_shown(runs: Path) -> None:
     assert lines("logs", str(runs), "--worker", "1", "--tail", "1") == ["[worker 1] two"]
     missing = CliRunner().invoke(app, ["logs", str(runs), "--learner"])
     assert "no log of learner is saved in" in missing.output
+    refused = CliRunner().invoke(app, ["logs", str(runs), "--follow"]).output
+    assert f"the folder {runs} has saved runs: leave out --follow and --container, or name a cluster's job" in refused
 
 
 def test_top_shows_all_runs_of_a_folder(runs: Path) -> None:
@@ -49,3 +53,15 @@ def test_top_shows_all_runs_of_a_folder(runs: Path) -> None:
         ["default/cartpole@1", "Complete", "2/2", "64"],
         ["default/cartpole@2", "Complete", "2/2", "128"],
     )
+
+
+def test_a_run_that_has_not_changed_is_read_once(runs: Path) -> None:
+    def frames() -> list[int]:
+        return [run.row.frames for run in runs_in(str(runs))]
+
+    assert frames() == [64, 128]
+    file = runs / "cartpole" / "1" / FILE
+    written_ns = file.stat().st_mtime_ns
+    file.write_text("no run")
+    os.utime(file, ns=(written_ns, written_ns))
+    assert frames() == [64, 128]

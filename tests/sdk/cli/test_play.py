@@ -114,14 +114,18 @@ def test_an_episode_that_may_have_no_end_is_a_warning(trained: Path, caplog: pyt
     assert "waits for the end of an episode that has 30,0" in warning
 
 
-def test_gif_shows_each_frame_of_the_first_episode_at_the_speed_of_the_environment(trained: Path) -> None:
+@pytest.mark.parametrize(("fps", "duration_ms", "frames"), [(10, 100, [1, 2, 3, 4, 5]), (125, 20, [1, 4])])
+def test_gif_has_the_speed_of_the_environment_and_of_a_fast_one_not_each_frame(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, fps: int, duration_ms: int, frames: list[int]
+) -> None:
+    monkeypatch.setitem(sys.modules["steps_env"].Steps.metadata, "render_fps", fps)
     played(trained, gif=trained.with_suffix(".gif"))
     with Image.open(trained.with_suffix(".gif")) as gif:
         shown = []
         for number in range(getattr(gif, "n_frames", 1)):
             gif.seek(number)
             shown.append((gif.size, gif.info["duration"], gif.convert("RGB").getpixel((0, 0))))
-    assert shown == [((16, 8), 100, (20 * frame,) * 3) for frame in range(1, 6)]
+    assert shown == [((16, 8), duration_ms, (20 * frame,) * 3) for frame in frames]
 
 
 def test_weights_of_another_policy_are_one_line(trained: Path) -> None:

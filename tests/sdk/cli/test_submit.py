@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 import yaml
 from tests.api.job_data import job_data
+from tests.control.kubernetes import ApiServer
+from tests.faults.proxy import Proxy
 from tests.running import output_of
+from tests.sdk.cluster.kubeconfigs import kubeconfig_with
 from tests.sdk.cluster.log_server import said, serving
 from tests.sdk.cluster.namespace import Namespace, condition
 from typer.testing import CliRunner, Result
@@ -246,10 +250,20 @@ def test_a_refused_job_leaves_no_config_map(submit: Submit, jobs: Jobs, namespac
     assert found(jobs.api, "ConfigMap", "cartpole-source") is None
 
 
+def test_a_refused_change_keeps_the_code_that_the_job_runs(submit: Submit, jobs: Jobs, learner: str) -> None:
+    submit("--learner", learner)
+    before = found(jobs.api, "ConfigMap", "cartpole-source")["data"]
+    Path(learner).write_text("print('changed')\n")
+    refused = submit("--learner", learner, mode="Sync")
+    assert refused.exit_code == 1
+    assert "the mode of a job is fixed" in refused.output
+    assert found(jobs.api, "ConfigMap", "cartpole-source")["data"] == before
+
+
 @pytest.mark.parametrize("end", ["Complete", "Failed"])
 def test_an_ended_job_is_not_submitted_in_silence(submit: Submit, namespace: Namespace, learner: str, end: str) -> None:
     submit("--learner", learner)
-    namespace.report(phase=end, conditions=[condition(end, "Ended", "that was all") | {"observedGeneration": 1}])
+    namespace.report(phase=end, conditions=[condition(end, "Ended", "that was all")])
     Path(learner).write_text("print('mended')\n")
     again = submit("--learner", learner)
     assert again.exit_code == 1
@@ -258,9 +272,8 @@ def test_an_ended_job_is_not_submitted_in_silence(submit: Submit, namespace: Nam
 
 def test_a_job_that_is_tried_again_has_not_ended(submit: Submit, namespace: Namespace) -> None:
     submit()
-    failed = {"type": "Failed", "status": "True", "reason": "WorkerFailed", "observedGeneration": 1}
     submit(workers=3)
-    namespace.report(conditions=[failed | {"lastTransitionTime": "2026-11-21T12:00:00Z"}], observedGeneration=2)
+    namespace.report(conditions=[condition("Failed", "WorkerFailed")], observedGeneration=2)
     assert "submitted" in submit(workers=3).output
 
 
@@ -318,3 +331,37 @@ def test_follow_of_a_failed_job_ends_where_the_log_of_its_learner_is_lost(jobs: 
         namespace.report(**FAILED)
     assert follow(jobs, "cartpole", print, states.append) == 1, "the node is gone"
     assert "is Failed (LearnerFailed): too often" in states[-1]
+
+
+def test_follow_of_a_job_that_is_tried_again_goes_on(jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    namespace.report(**FAILED)
+    jobs.scale("cartpole", 5)
+
+    def end(_: str) -> None:
+        namespace.report(phase="Complete", conditions=[condition("Complete")], observedGeneration=2)
+
+    assert follow(jobs, "cartpole", print, end) == 0
+
+
+def test_follow_goes_on_after_a_cut(api_server: ApiServer, namespace: Namespace, tmp_path: Path) -> None:
+    pod, shown = namespace.pod(None), list[str]()
+    logs = {pod: said("before")}
+    with closing(Proxy([api_server.url.removeprefix("https://")])) as network, serving(logs) as port:
+        namespace.node("node-learner", port)
+        cluster = {"server": f"https://{network.host_port}"}
+        kubeconfig = kubeconfig_with(api_server, tmp_path / "config", cluster=cluster)
+        jobs = Jobs(kubeconfig=kubeconfig, namespace=namespace.name)
+
+        def show(line: str) -> None:
+            shown.append(line)
+            if line == "after":
+                namespace.report(phase="Complete", conditions=[condition("Complete")])
+                return
+            network.cut()
+            logs[pod].put(None)  # ends the stream that nobody reads any more
+            logs[pod] = said("after", None)
+
+        jobs.submit(JOB)
+        assert follow(jobs, "cartpole", show, print) == 0
+    assert shown == ["before", "after"]

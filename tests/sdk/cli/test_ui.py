@@ -95,7 +95,7 @@ def test_a_run_is_seen_and_saved_from_its_start_to_its_end(workplace: Workplace)
     assert [index for index, _ in workers] == [0, 1, None]
     assert {state for _, state in workers} <= {"Left", "Ended"}
     saved.process.terminate()
-    assert saved.wait() == 0
+    assert saved.wait() == 143
 
 
 @pytest.mark.slow

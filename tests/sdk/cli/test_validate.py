@@ -107,6 +107,16 @@ def test_templates_have_the_types_of_kubernetes() -> None:
     ]
 
 
+def test_templates_of_servers_and_of_nats_have_them_too() -> None:
+    template = "template: {spec: {nodeSelectors: {}}}"
+    env = f"{{id: CartPole-v1, numEnvs: 2, vectorization: Async, servers: {{replicas: 2, {template}}}}}"
+    unknown = "template.spec.nodeSelectors: unknown field `nodeSelectors`; did you mean `nodeSelector`?"
+    assert run("-", stdin=with_env(env, f"  nats: {{{template}}}\n")) == (
+        1,
+        f"standard input:5: spec.env.servers.{unknown}\nstandard input:8: spec.nats.{unknown}\n",
+    )
+
+
 def test_before_a_run_an_id_passes_without_a_version_or_of_envpool_or_if_a_module_may_register_it_later() -> None:
     wrapped = "wrappers: [{entrypoint: 'envs:Wrap'}]"
     for env in ("id: CartPole", "id: 'envs:Foo-v0'", f"id: Foo-v0, {wrapped}", "id: Pong-v5, backend: EnvPool"):

@@ -11,7 +11,7 @@ from tests.sdk.cli.program import Workplace
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.testing.rig import run
 from rollfleet_api.address import JOB, JOB_COMPLETION_INDEX, URL
-from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_GONE, EXIT_PERMANENT, EXIT_REPLACED
+from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_GONE, EXIT_PERMANENT, EXIT_REPLACED
 from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack, unpack
 from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Ask
@@ -162,3 +162,21 @@ def test_an_environment_knows_its_workers_index_and_its_warnings_are_hidden_unle
     program.wait_for("built for worker 1")
     program.end_by(signal.SIGTERM)
     assert ("this is odd" in program.output, "so is this" in program.output) == (bool(asked), bool(asked))
+
+
+def test_an_environment_that_exits_fails_its_worker(workplace: Workplace, server: Server) -> None:
+    workplace.write(
+        "leaving.py",
+        """
+        import sys
+        from gymnasium.envs.classic_control import CartPoleEnv
+
+        class Leaving(CartPoleEnv):
+            def __init__(self):
+                sys.exit()
+        """,
+    )
+    server.own(env={"entrypoint": "leaving:Leaving"}, policy={"random": {}})
+    program = workplace.start_worker(server, "--index", "0")
+    assert program.wait() == EXIT_CRASHED
+    assert "SystemExit" in program.output

@@ -16,8 +16,9 @@ RBAC = "rbac.authorization.k8s.io"
 NOW = "2026-11-21T12:00:00Z"
 
 
-def condition(kind: str, reason: str = "", message: str = "") -> dict[str, str]:
-    return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": NOW}
+def condition(kind: str, reason: str = "", message: str = "") -> dict[str, Any]:
+    found = {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": NOW}
+    return found | {"observedGeneration": 1}
 
 
 class Namespace:

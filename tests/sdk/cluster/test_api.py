@@ -121,6 +121,15 @@ def test_the_first_file_of_kubeconfig_that_is_there_counts_and_a_broken_one_is_n
     assert ClusterApi().namespace == "default"
 
 
+@pytest.mark.parametrize("current", ["gone", "", None])
+def test_a_named_context_needs_no_current_one(api_server: ApiServer, tmp_path: Path, current: str | None) -> None:
+    config = yaml.safe_load(api_server.kubeconfig().read_text()) | {"current-context": current}
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    assert ClusterApi(kubeconfig=tmp_path / "config", context="x").version().startswith("v1.")
+    with pytest.raises(ClusterError, match=r"config cannot be used: .*context"):
+        ClusterApi(kubeconfig=tmp_path / "config")
+
+
 def test_a_pod_uses_its_account_and_its_namespace(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, api_server: ApiServer, namespace: Namespace
 ) -> None:
@@ -139,19 +148,23 @@ def test_a_pod_uses_its_account_and_its_namespace(
     assert api.list("Pod", api.namespace).items == []
 
 
-def test_an_answer_that_is_cut_is_an_error_of_the_connection(tmp_path: Path, api_server: ApiServer) -> None:
+@pytest.mark.parametrize("content", [b"Content-Length: 100\r\n\r\n{", b"Content-Length: 6\r\n\r\n<html>"])
+def test_an_answer_that_is_cut_or_no_json_is_an_error_of_the_connection(
+    tmp_path: Path, api_server: ApiServer, content: bytes
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
             client = server.accept()[0]
             with client:
                 client.recv(1 << 16)
-                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+                client.sendall(b"HTTP/1.1 200 OK\r\n" + content)
 
         thread = threading.Thread(target=answer)
         thread.start()
         cluster = {"server": f"http://127.0.0.1:{server.getsockname()[1]}"}
         file = kubeconfig_with(api_server, tmp_path / "config", cluster=cluster)
-        with pytest.raises(ClusterError, match="cannot be reached"):
+        with pytest.raises(ClusterError, match="cannot be reached") as failed:
             ClusterApi(kubeconfig=file).list("Pod", None)
+        assert failed.value.reason == "Unreachable"
         thread.join()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.api.job_data import job_data
+from tests.faults.proxy import Proxy
 from tests.sdk.cluster.log_server import said, serving
 from tests.sdk.cluster.namespace import NOW, Namespace, condition
 
@@ -75,6 +76,20 @@ def test_a_watch_yields_each_state_until_the_job_is_deleted(jobs: Jobs, namespac
     assert list(states) == []
 
 
+def test_a_watch_goes_on_after_a_cut(namespace: Namespace, network: Proxy) -> None:
+    jobs = Jobs(namespace=namespace.name)
+    jobs.submit(JOB)
+    states = jobs.watch("cartpole")
+    assert next(states).status.phase is None
+    namespace.report(phase="Pending")
+    assert next(states).status.phase == "Pending"
+    network.cut()
+    namespace.report(phase="Running")
+    assert next(states).status.phase == "Running"
+    jobs.delete("cartpole")
+    assert list(states) == []
+
+
 def test_wait_returns_the_job_once_its_condition_holds(jobs: Jobs, namespace: Namespace) -> None:
     jobs.submit(JOB)
     timer = threading.Timer(0.1, lambda: namespace.report(phase="Running", conditions=[condition("Ready")]))
@@ -95,6 +110,21 @@ def test_wait_says_why_a_condition_does_not_hold(jobs: Jobs, namespace: Namespac
         jobs.wait("cartpole", "ready")
 
 
+def test_wait_goes_by_what_is_true_of_the_newest_spec(jobs: Jobs, namespace: Namespace) -> None:
+    failed = condition("Failed", "WorkerFailed")
+    jobs.submit(JOB)
+    namespace.report(phase="Failed", conditions=[condition("Ready"), failed])
+    jobs.scale("cartpole", 5)
+    with pytest.raises(Timeout, match="cartpole is not Ready after 0 s"):
+        jobs.wait("cartpole", "Ready", timeout_s=0)
+    namespace.report(conditions=[failed], observedGeneration=2)
+    for wanted in ("Failed", "Complete"):
+        with pytest.raises(Timeout, match=f"cartpole is not {wanted} after 0 s"):  # it is tried again
+            jobs.wait("cartpole", wanted, timeout_s=0)
+    namespace.report(conditions=[failed | {"observedGeneration": 2}], observedGeneration=2)
+    assert jobs.wait("cartpole", "Failed", timeout_s=0).metadata.generation == 2
+
+
 def test_wait_ends_when_the_job_is_deleted(jobs: Jobs) -> None:
     jobs.submit(JOB)
     timer = threading.Timer(0.1, lambda: jobs.delete("cartpole"))
@@ -102,6 +132,16 @@ def test_wait_ends_when_the_job_is_deleted(jobs: Jobs) -> None:
     with pytest.raises(JobEnded, match="was deleted"):
         jobs.wait("cartpole", timeout_s=30)
     timer.join()
+
+
+def test_wait_does_not_go_over_to_a_new_job_of_the_name(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs.submit(JOB)
+    seen = [*jobs.watch("cartpole", timeout_s=0)]
+    monkeypatch.setattr(jobs, "watch", lambda *_, **__: seen)  # until it is deleted
+    jobs.delete("cartpole")
+    jobs.submit(JOB)
+    with pytest.raises(JobEnded, match="cartpole was deleted before it was Complete"):
+        jobs.wait("cartpole")
 
 
 def test_a_description_has_the_jobs_own_events_and_the_reason_first(jobs: Jobs, namespace: Namespace) -> None:

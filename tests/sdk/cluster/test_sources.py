@@ -100,6 +100,16 @@ def test_a_module_that_is_not_python_is_named(package: Path, source: bytes) -> N
         Sources().keep("farm.fields")
 
 
+@pytest.mark.parametrize("top", ["raise RuntimeError('no GPU')", "import sys\nsys.exit()"])
+def test_modules_are_found_without_running_those_around_them(package: Path, top: str) -> None:
+    files = {"farm/__init__.py": top, "farm/soil.py": "from barn import args", "barn.py": f"{top}\nargs = 1"}
+    for name, text in files.items():
+        (package / name).write_text(text)
+    sources = Sources()
+    sources.keep("farm.soil")
+    assert sources.files == files
+
+
 def test_a_method_of_a_class_has_a_name() -> None:
     assert Sources().name(Called.make, "env").entrypoint.endswith(":Called.make")
 

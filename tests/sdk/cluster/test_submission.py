@@ -2,6 +2,7 @@
 
 import base64
 import socket
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,15 @@ def test_a_name_that_is_taken_is_an_error_that_leaves_no_source(api: ClusterApi)
     with pytest.raises(ClusterError, match='"mine" already exists; write another name, or delete it first'):
         submit(api.namespace)
     assert api.get("ConfigMap", api.namespace, "mine-source") is None
+
+
+def test_a_submission_that_fails_after_its_job_was_created_deletes_it(
+    api: ClusterApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ClusterApi, "patch", lambda *_: sys.exit(1))
+    with pytest.raises(SystemExit):
+        submit(api.namespace)
+    assert api.get(KIND, api.namespace, "mine") is None
 
 
 def api_job(namespace: str) -> dict[str, Any]:

@@ -77,3 +77,13 @@ def test_numbers_of_numpy_are_numbers() -> None:
     buffer = ReplayBuffer(np.int64(2))  # type: ignore[arg-type]
     buffer.extend(frames(1, 2, 3))
     assert len(buffer.sample(np.uint8(5))) == 5  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64], ids=str)
+def test_unsigned_numbers_that_torch_cannot_index_are_sampled(dtype: torch.dtype) -> None:
+    buffer = ReplayBuffer(4)
+    for number in range(60_000, 60_006):
+        buffer.extend(TensorDict({"n": torch.tensor([number]).to(dtype)}, [1]))
+    assert buffer.sample(8)["n"].dtype is dtype
+    assert held(buffer) == {60_002, 60_003, 60_004, 60_005}
+    assert buffer.state_dict()["frames"]["n"].tolist() == [60_002, 60_003, 60_004, 60_005]

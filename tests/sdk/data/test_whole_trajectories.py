@@ -18,6 +18,15 @@ def test_trajectories_come_in_the_order_of_their_ends_and_padding_is_left_out() 
     assert trajectories.cut() == [[(0, slice(2, 4))], [(1, slice(1, 3))]]
 
 
+def test_of_those_under_way_only_the_wanted_are_kept() -> None:
+    trajectories = WholeTrajectories[tuple[int, slice]]()
+    ended = np.array([[False, True], [False, False], [False, False]])
+    trajectories.add(np.array([[0, 0], [1, 1], [2, 2]]), ended, lambda row, frames: (row, frames))
+    trajectories.keep(lambda trajectory: trajectory == 2)
+    assert trajectories.cut() == [[(2, slice(0, 2))]]
+    assert trajectories.take(1) == [[(0, slice(0, 2))]]
+
+
 def test_the_cut_of_a_lazy_stack_is_marked() -> None:
     frames = [
         TensorDict({"next": {"truncated": torch.zeros(2, 1, dtype=torch.bool)}, "collector": {"traj_ids": ids}}, [2])

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from rollfleet.envs.array_pipe import ArrayPipe
+from rollfleet.envs.array_pipe import SILENT_S, ArrayPipe
 
 
 class Counting:
@@ -97,3 +97,11 @@ def test_what_is_no_frame_ends_the_connection(frame: bytes, message: str) -> Non
     assert ours.closed
     with pytest.raises(ConnectionError, match="the connection is closed"):
         ours.send_bytes(b"")
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
+@pytest.mark.parametrize(("serves", "limit_ms"), [(False, SILENT_S * 1000), (True, 0)], ids=["vector", "server"])
+def test_what_a_server_sends_may_wait_without_a_limit(serves: bool, limit_ms: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as stream:
+        ArrayPipe(stream, serves=serves)
+        assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == limit_ms

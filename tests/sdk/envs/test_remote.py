@@ -1,7 +1,9 @@
 """Vectors whose environments are in servers on other hosts. That they have the same numbers is in `test_vector`."""
 
 import logging
+import multiprocessing
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -23,8 +25,9 @@ from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet.envs import remote
+from rollfleet.envs.server_process import GRACE_S
 from rollfleet.envs.subprocesses import ProcessVectorEnv
-from rollfleet.errors import ConnectionFailed, EnvironmentFailed, JobInvalid
+from rollfleet.errors import ConnectionFailed, EnvironmentFailed, EnvironmentInvalid, JobInvalid
 from rollfleet_api.address import JOB, URL, WORKER
 from rollfleet_api.env_servers import CERTIFICATE, COUNT, SERVERS
 from rollfleet_api.job import EnvServersSpec, EnvSpec, Vectorization
@@ -209,6 +212,51 @@ def connect(host: Host, certificate: Path) -> Any:
     return rollfleet.make_vec("CartPole-v1", servers=[host.address], certificate=certificate)
 
 
+def test_a_process_that_the_program_forks_keeps_no_connection_open(certificate: Path) -> None:
+    with Host(certificate) as host:
+        envs = connect(host, certificate)
+        held = host.vectors()
+        forked = multiprocessing.get_context("fork").Process(target=signal.pause)
+        forked.start()
+        envs.close()
+        ended = gone(held)
+        forked.kill()
+        forked.join()
+        assert ended
+
+
+class Lingering(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Closes more slowly than a process that hangs may; then it leaves a file behind."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self._file = file
+
+    def close(self) -> None:
+        time.sleep(GRACE_S + 1.5)
+        self._file.touch()
+
+
+def test_an_environment_that_closes_slowly_is_not_killed(certificate: Path, tmp_path: Path) -> None:
+    file = tmp_path / "closed"
+    with Host(certificate) as host:
+        launch = remote.RemoteServers([host.address], certificate)
+        ProcessVectorEnv([partial(Lingering, file)], 1, sample=Light, launch=launch).close()
+        wait_until(file.exists, 15)
+
+
+def test_a_server_that_could_take_no_vector_takes_the_next(certificate: Path) -> None:
+    with Host(certificate) as host:
+        connect(host, certificate).close()
+        wait_until(lambda: not host.vectors())
+        before = resource.prlimit(host.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(host.pid, resource.RLIMIT_NOFILE, (3, before[1]))  # no more than its standard streams
+        with socket.create_connection(("localhost", host.port)):
+            assert any("takes no vector now: " in line for line in iter(host.line, ""))
+        resource.prlimit(host.pid, resource.RLIMIT_NOFILE, before)
+        connect(host, certificate).close()
+
+
 def test_only_who_has_the_certificate_is_served(certificate: Path, tmp_path: Path) -> None:
     other = write_certificate(tmp_path / "other.pem")
     with Host(certificate) as host:
@@ -279,6 +327,22 @@ def test_a_server_that_cannot_be_reached_is_no_failure_of_its_environments(
     spec = EnvSpec(id="CartPole-v1", num_envs=1, vectorization=Vectorization.ASYNC, servers=EnvServersSpec(replicas=1))
     with pytest.raises(ConnectionFailed, match=rf"environment server localhost:{port} did not answer for 0.5 s"):
         rollfleet.make_env(spec)
+
+
+def test_a_function_that_cannot_be_pickled_is_refused_before_it_connects(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote.RemoteServers.__init__, "__defaults__", (0.5,))
+    lock = threading.Lock()
+
+    def make() -> gymnasium.Env[Any, Any]:
+        with lock:
+            return gymnasium.make("CartPole-v1")
+
+    with socket.create_server(("localhost", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(EnvironmentInvalid, match=rf"localhost:{port}: .* cannot be pickled: .*lock.*; write one"):
+        rollfleet.make_vec(make, servers=[f"localhost:{port}"], certificate=certificate)
 
 
 @pytest.mark.parametrize("name", ["poles", "lab/poles"])

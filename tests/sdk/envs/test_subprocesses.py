@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,22 @@ import psutil
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict
+from gymnasium.vector import AutoresetMode
 from tests.running import gone
 from tests.sdk.rollout.robot import OBSERVATIONS, Robot
+from tests.waiting import wait_until
 
 from rollfleet.envs import server_process
 from rollfleet.envs.factory import VectorEnv
+from rollfleet.envs.failures import FAILURES
+from rollfleet.envs.places import Place
 from rollfleet.envs.serial import SerialVectorEnv
+from rollfleet.envs.server_process import ServerProcess
 from rollfleet.envs.space_tree import SpaceTree
 from rollfleet.envs.subprocesses import ProcessVectorEnv
+from rollfleet.envs.vector import ServedVectorEnv
 from rollfleet.errors import EnvironmentFailed
+from rollfleet_api.placement import EnvironmentFailuresSpec
 
 
 class WithNothing(Robot):
@@ -157,6 +164,76 @@ def test_a_long_answer_that_an_error_left_unread_blocks_no_long_request() -> Non
         env.call("say", b"", 10**7)
     assert env.call("say", bytes(10**7), 0) == (b"", b"")
     env.close()
+
+
+class Lengthy(Robot):
+    """Says more in a step than a pipe holds."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *outcome, _ = super().step(action)
+        return *outcome, {"text": bytes(10**7)}
+
+
+@pytest.fixture
+def in_mid_answer() -> Iterator[tuple[ServedVectorEnv, ServerProcess]]:
+    """A vector, and its server, which has sent the beginning of an answer."""
+    servers: list[ServerProcess] = []
+
+    def launch(*arguments: Any) -> ServerProcess:
+        servers.append(ServerProcess(*arguments))
+        return servers[-1]
+
+    mode = AutoresetMode.NEXT_STEP
+    envs = ServedVectorEnv([Lengthy], Place(1, launch), sample=Lengthy, batch_size=1, mode=mode)
+    envs.reset(seed=0)
+    envs.send(envs.action_space.sample())
+    assert servers[0].pipe.poll(60)
+    yield envs, servers[0]
+    envs.close()
+
+
+def test_a_server_whose_answer_is_interrupted_is_replaced(
+    in_mid_answer: tuple[ServedVectorEnv, ServerProcess],
+) -> None:
+    envs, server = in_mid_answer
+    pid = server.process.pid or 0
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+
+    def stop(*_: object) -> None:
+        if not server.pipe.poll():  # `recv` waits for the rest
+            raise RuntimeError("enough")
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(RuntimeError, match="enough"):
+            envs.recv()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert gone([pid]), "what it sends next would be no answer"
+    envs.reset(seed=0)
+
+
+def test_a_server_killed_in_mid_answer_is_lost(in_mid_answer: tuple[ServedVectorEnv, ServerProcess]) -> None:
+    envs, server = in_mid_answer
+    server.kill()
+    with pytest.raises(EnvironmentFailed, match="ended: killed by SIGKILL"):
+        envs.recv()
+    envs.reset(seed=0)
+
+
+def test_a_server_killed_in_mid_answer_is_a_failure_of_its_environments(
+    in_mid_answer: tuple[ServedVectorEnv, ServerProcess],
+) -> None:
+    envs, server = in_mid_answer
+    server.kill()
+    envs.reset_on_request()
+    envs.failures = EnvironmentFailuresSpec()
+    _, infos = envs.reset(options={"reset_mask": np.ones(1, np.bool_)})
+    assert [failure.name for failure in infos[FAILURES][0]] == ["ChildProcessError"]
 
 
 def test_a_process_killed_between_two_steps_is_named() -> None:

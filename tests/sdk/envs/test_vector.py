@@ -20,7 +20,9 @@ from tests.sdk.envs.chatty import Chatty
 from tests.sdk.rollout.robot import Robot
 
 import rollfleet
+from rollfleet.envs.failures import FAILURES
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid, JobInvalid
+from rollfleet_api.placement import EnvironmentFailuresSpec
 
 
 def assert_same(ours: Any, theirs: Any) -> None:
@@ -92,6 +94,14 @@ def test_results_are_the_callers_own() -> None:
     kept = first.copy()
     envs.step([0, 1])
     np.testing.assert_array_equal(first, kept)
+    envs.close()
+
+
+@pytest.mark.parametrize("seed", [np.int64(3), np.arange(3, 5)], ids=["number", "array"])
+def test_seeds_may_be_of_numpy(seed: Any) -> None:
+    envs = rollfleet.make_vec("CartPole-v1", num_envs=2, workers=1)
+    first, _ = envs.reset(seed=3)
+    np.testing.assert_array_equal(envs.reset(seed=seed)[0], first)
     envs.close()
 
 
@@ -200,6 +210,36 @@ def test_a_collector_has_the_batches_of_its_own_environments(mode: AutoresetMode
     assert envs.closed
 
 
+class Helped(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Starts a process, its helper, that lives on when its own is killed."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self._helper = multiprocessing.get_context("fork").Process(target=signal.pause)
+        self._helper.start()
+
+    def reset(self, **options: Any) -> Any:
+        return super().reset(**options)[0], {"server": os.getpid(), "helper": self._helper.pid}
+
+    def close(self) -> None:
+        self._helper.kill()
+        self._helper.join()
+        super().close()
+
+
+def test_the_end_of_a_server_is_noticed_while_a_process_that_it_started_lives_on(two_servers: dict[str, Any]) -> None:
+    envs = rollfleet.make_vec(Helped, num_envs=2, **two_servers)
+    _, pids = envs.reset()
+    envs.reset_on_request()
+    envs.failures = EnvironmentFailuresSpec(step_timeout_seconds=10.0)
+    envs.reset()
+    os.kill(pids["server"][0], signal.SIGKILL)
+    *_, infos = envs.step(np.zeros(2, np.int64))
+    os.kill(pids["helper"][0], signal.SIGKILL)
+    envs.close()
+    assert [failure.name for failure in infos[FAILURES][0]] == ["ChildProcessError"]
+
+
 PROGRAM = """
 import sys, rollfleet, gymnasium
 
@@ -253,6 +293,19 @@ def test_an_argument_that_cannot_be_used_is_refused(arguments: dict[str, Any], m
         rollfleet.make_vec(**{"env": "CartPole-v1", "num_envs": 4, **arguments})
 
 
+@pytest.mark.parametrize("wrong", [{"workers": 5}, {"workers": 2, "batch_size": 3}], ids=str)
+def test_an_argument_that_is_refused_leaves_no_environment_open(wrong: dict[str, Any]) -> None:
+    closed: list[int] = []
+
+    class Closing(Robot):
+        def close(self) -> None:
+            closed.append(1)
+
+    with pytest.raises(JobInvalid):
+        rollfleet.make_vec(Closing, num_envs=4, **wrong)
+    assert closed
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -271,6 +324,7 @@ def test_an_argument_that_cannot_be_used_is_refused(arguments: dict[str, Any], m
         (lambda envs: envs.reset(options={"reset_mask": [True] * 4}), r"reset_mask: expected a bool array \[4\]"),
         (lambda envs: envs.reset(options={"reset_mask": np.zeros(4, bool)}), "reset_mask: names no environment"),
         (lambda envs: (envs.close(), envs.step([0] * 4)), "is closed; make another"),
+        (lambda envs: (envs.send([0] * 4), envs.close(), envs.recv()), "is closed; make another"),
     ],
 )
 def test_a_call_that_cannot_be_is_refused(call: Any, message: str) -> None:

@@ -33,7 +33,7 @@ def arrival(sequence: int, *, worker: int = 0, incarnation: int = 0, session: in
 
 def opened(number: int = 1, *, enough: int = 2) -> Round:
     """Open a round of workers 0 and 1."""
-    return Round(of=(SESSION, number), members=frozenset({0, 1}), enough=enough)
+    return Round(of=(SESSION, number), members=frozenset({0, 1}), threshold=enough / 2)
 
 
 def takes(admission: Admission, round_: Round, of: Arrival) -> bool:
@@ -181,6 +181,18 @@ def test_a_round_whose_members_all_left_waits_for_the_new_ones() -> None:
     assert round_.missing == {2}
     round_.add(arrival(0, worker=2))
     assert [workers(each) for each in round_.result()] == [[2], []]
+
+
+@pytest.mark.parametrize(("threshold", "enough"), [(1.0, 4), (0.5, 2)])
+def test_a_round_that_opened_without_members_closes_with_fragments_of_all_that_came_or_their_share(
+    threshold: float, enough: int
+) -> None:
+    round_ = Round(of=(SESSION, 1), members=frozenset(), threshold=threshold)
+    round_.reopen(frozenset(range(4)))
+    for worker in range(enough):
+        assert not round_.has_enough
+        round_.add(arrival(0, worker=worker))
+    assert round_.has_enough
 
 
 arrivals = st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 5))

@@ -71,6 +71,7 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
         ({"frames_per_batch": None}, r"frames_per_batch: expected a whole number, got None; write a value"),
         ({"frames_per_batch": 8.0}, r"frames_per_batch: expected a whole number, got 8\.0; write 8$"),
         ({"total_frames": -2}, r"total_frames: must be at least 0, got -2"),
+        ({"num_envs": None, "frames_per_batch": None, "trajs_per_batch": 2}, r"num_envs: expected a whole number"),
         ({"total_frames": True}, r"total_frames: expected a whole number, got True"),
         ({"seed": None}, r"seed: expected a whole number, got None; remove it for the default"),
         ({"step_count": 1}, r"step_count: expected true or false, got 1"),

@@ -8,13 +8,14 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 from tests.job_server import Connect, Server
 from tests.sdk.counting import Learned, always_0
 from tests.sdk.places import Collect
 from tests.sdk.rollouts import Observing
 from tests.waiting import wait_until
 
+import rollfleet
 from rollfleet.errors import JobInvalid, RollfleetError, Timeout
 
 ENV_VERSION, TRAJECTORY, MASK = ("collector", "env_version"), ("collector", "traj_ids"), ("collector", "mask")
@@ -122,6 +123,23 @@ def test_an_environment_that_replaces_another_has_its_settings(collect: Collect)
     batch = next(collector)
     assert check(batch, [0, 2]) == {1}
     assert batch["collector", "failed"].any()
+
+
+def test_environments_in_servers_take_settings_and_fail_one_by_one_with_a_device_too(here: Collect) -> None:
+    envs = rollfleet.make_vec(Failing, num_envs=2, workers=1)
+    collector = here(envs, always_0, env_device="cpu", env_failures={"maxShare": 1.0}, **OPTIONS)
+    collector.set_env({"level": 2})
+    batch = next(collector)
+    assert check(batch, [0, 2]) == {1}
+    assert batch["collector", "failed"].any()
+
+
+def test_environments_in_servers_take_no_settings_through_a_wrapper_of_their_vector(here: Collect) -> None:
+    envs: Any = VectorWrapper(rollfleet.make_vec(Levels, num_envs=2, workers=1))
+    collector = here(envs, always_0, **OPTIONS)
+    collector.set_env({"level": 1})
+    with pytest.raises(RollfleetError, match=r"`make_vec` in a wrapper takes no settings; .* without the wrapper"):
+        next(collector)
 
 
 def test_a_function_sets_each_environment_of_each_worker(collect: Collect) -> None:

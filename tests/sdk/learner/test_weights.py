@@ -130,6 +130,14 @@ def test_weights_that_do_not_fit_name_the_parameter(collect: Collect) -> None:
     assert shown_by_worker(next(collector)) == everyone(collect, 0.0)
 
 
+def test_weights_that_fit_follow_first_ones_that_were_refused(here: Collect) -> None:
+    collector = here("CartPole-v1", Constant(0), weights_interval=0, **OPTIONS)
+    with pytest.raises(WeightMismatch, match="weight"):
+        collector.update_policy_weights_({"weight": torch.zeros(2), "shift": torch.zeros(())})
+    collector.update_policy_weights_(Constant(5))
+    assert shown_by_worker(next(collector)) == everyone(here, 5.0)
+
+
 def test_worker_ids_alone_get_the_weights(apart: Collect) -> None:
     """The wrong worker was updated in pytorch/rl#3000."""
     collector = apart("CartPole-v1", Constant(0), weights_interval=0, **OPTIONS)

@@ -108,6 +108,11 @@ def test_a_method_may_be_called_while_a_buffer_is_filled(collect: Collect) -> No
     assert collector.call(0, "env.set_level", 1) == {0: [0, 0]}
 
 
+def test_a_worker_that_is_named_twice_is_called_once(here: Collect) -> None:
+    collector = here(Levelled, num_envs=1, frames_per_batch=8)
+    assert collector.call([0, 0], "env.set_level", 3) == {0: [0]}
+
+
 @pytest.mark.parametrize("method", ["env.broken", "env.missing", "policy.missing"])
 def test_an_error_of_a_method_is_named_and_workers_go_on(collect: Collect, method: str) -> None:
     collector = collect(Levelled, Described(), num_envs=2, frames_per_batch=8 * collect.workers)

@@ -184,3 +184,34 @@ async def test_a_payload_over_the_servers_limit_is_refused_before_it_is_sent(ser
     with pytest.raises(nats.errors.MaxPayloadError):
         await client.publish("large.x", Pieces(bytes(client.max_payload), b"1"))  # type: ignore[arg-type]
     await client.close()
+
+
+@LOOPS
+def test_an_answer_that_comes_after_its_flush_gave_up_does_not_end_the_reading(loop: Loop) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the first PING, and the second one only after a subscription, with a message behind."""
+        answers = [b"PONG\r\n"]
+        with closing(writer):
+            writer.write(b'INFO {"max_payload":1048576,"headers":true}\r\n')
+            while line := await reader.readline():
+                if line.startswith(b"PING") and answers:
+                    writer.write(answers.pop())
+                elif line.startswith(b"SUB"):
+                    writer.write(b"PONG\r\nMSG x 1 4\r\nlast\r\n")
+
+    async def main() -> None:
+        came: asyncio.Queue[Msg] = asyncio.Queue()
+        client, server = Client(), await asyncio.start_server(serve, "127.0.0.1", 0)
+        await client.connect(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        try:
+            with pytest.raises(nats.errors.FlushTimeoutError):
+                await client.flush(timeout=0.05)  # type: ignore[arg-type]  # it only waits so long
+            await client.subscribe("x", cb=came.put)
+            async with asyncio.timeout(10):
+                assert (await came.get()).data == b"last"
+        finally:
+            await client.close()
+            server.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())

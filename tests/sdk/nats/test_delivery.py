@@ -35,8 +35,9 @@ def test_batches_are_compressed_as_the_job_says(compression: Compression, server
     assert (collector.stats().bytes < 20_000) == (compression is not Compression.NONE)
 
 
-def test_batches_that_wait_stay_compressed(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of hundreds of workers they would fill the learner's memory, at a hundred times the size that they came in."""
+@pytest.fixture
+def waiting(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> tuple[Collector, list[int]]:
+    """A collector for which four batches wait, and the sizes of those that were decoded."""
     came, decoded = list[object](), list[int]()
 
     class Noting(intake.Intake):
@@ -55,8 +56,20 @@ def test_batches_that_wait_stay_compressed(server: Server, connect: Connect, mon
     for number in range(4):
         transport.send(fragment(float(number), size=1_500_000), META)  # 36 MB, and as much again of next observations
     wait_until(lambda: decoded and sum(found is not None for found in came) == 4)
+    return collector, decoded
+
+
+def test_batches_that_wait_stay_compressed(waiting: tuple[Collector, list[int]]) -> None:
+    """Of hundreds of workers they would fill the learner's memory, at a hundred times the size that they came in."""
+    collector, decoded = waiting
     assert len(decoded) == 1
     assert values(collector, 4) == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_batches_that_wait_at_the_end_are_not_decoded(waiting: tuple[Collector, list[int]]) -> None:
+    collector, decoded = waiting
+    collector.detach()
+    assert len(decoded) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 from nats.aio.subscription import Subscription
@@ -78,6 +79,28 @@ def test_missing_servers_are_named_without_passwords(server: Server, servers: in
     assert "secret" not in str(error.value)
 
 
+def test_an_invalid_url_is_told_at_once_as_itself() -> None:
+    with pytest.raises(ConnectionFailed, match=r"NATS at 127\.0\.0\.1:x cannot be connected to: .*invalid connect url"):
+        Link(Address(url="nats://127.0.0.1:x", job="default/test"), role=None, timeout_s=60)
+
+
+@pytest.mark.parametrize("name", ["credentials", "ca"])
+def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
+    missing: dict[str, Any] = {name: tmp_path / "missing"}
+    address = Address(url="nats://127.0.0.1:1", job="default/test", **missing)
+    message = f"{tmp_path}/missing cannot be read: No such file.*; write its absolute path into ROLLFLEET_NATS_CRED"
+    with pytest.raises(ConnectionFailed, match=message):
+        Link(address, role=None)
+
+
+def test_a_pem_file_without_a_jwt_is_refused(server: Server, tmp_path: Path) -> None:
+    """It was taken for one: nats-py looks for the JWT in it without an end."""
+    file = tmp_path / "user.creds"
+    file.write_text("-----BEGIN USER NKEY SEED-----\nnone\n------END USER NKEY SEED------\n")
+    with pytest.raises(ConnectionFailed, match="refused us"):
+        Link(replace(server.address(Role.WORKER), credentials=file), role=Role.WORKER, timeout_s=60)
+
+
 @pytest.mark.parametrize("alive", [True, False], ids=["a server", "a dead server"])
 def test_a_link_closes_twice_and_then_takes_no_call(server: Server, alive: bool) -> None:
     link = server.link()
@@ -87,6 +110,7 @@ def test_a_link_closes_twice_and_then_takes_no_call(server: Server, alive: bool)
     link.close()
     with pytest.raises(ConnectionFailed, match="default/test was closed"):
         link.call(loop_thread())
+    link.soon(lambda: pytest.fail("it was called"))
 
 
 def test_messages_published_before_closing_arrive(server: Server) -> None:

@@ -25,7 +25,7 @@ from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, pack
 from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import ALL, Ask
 from rollfleet_api.transfers import Want
-from rollfleet_api.versions import session_of, version_of
+from rollfleet_api.versions import version_of
 
 NUMBERS, CHUNKS, PIECE_BYTES = 1000, 5, 900
 
@@ -83,7 +83,7 @@ class Versions:
         self.kept[version] = snapshot.data
         self.sender.weights(version, snapshot, workers)
         some = tuple((worker, version) for worker in workers or ())
-        asked = Control(session=session_of(version), phase=LearnerPhase.RUN, round=0, version=0, some=some)
+        asked = Control(session=version // version_of(1, 0), phase=LearnerPhase.RUN, round=0, version=0, some=some)
         self.sender.control(asked if workers else replace(asked, version=version))
         assert self.sender.flush(timeout_s=20)
 
@@ -157,6 +157,12 @@ def test_a_version_for_one_worker_reaches_it_alone_and_is_replaced_by_the_next_f
     versions.learn(3)
     wait_until(lambda: newest(one) == newest(other) == (3, 3.0))
     assert [*versions.kept] == [3]
+
+
+def test_a_version_for_no_worker_is_sent_to_none(versions: Versions) -> None:
+    versions.learn(1)
+    versions.learn(2, workers=frozenset())
+    assert versions.sent == [ALL]
 
 
 def test_a_large_version_waits_for_most_workers_and_one_that_is_stuck_asks_for_the_rest(

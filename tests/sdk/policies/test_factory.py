@@ -301,6 +301,14 @@ def test_choices_are_sampled_with_their_probabilities(space: Any, sizes: list[in
         )
 
 
+@pytest.mark.parametrize(
+    "space", [Discrete(3, start=1), Discrete(3, start=-4), MultiDiscrete([3, 2], start=[1, 0])], ids=str
+)
+def test_padding_has_a_value_also_if_0_is_no_observation(space: Any) -> None:
+    padding = torch.zeros(2, 5, *space.shape, dtype=torch.int64)
+    assert ActorCritic(space, Discrete(2)).value(padding).shape == (2, 5, 1)
+
+
 def test_a_dict_of_observations_is_flattened_and_concatenated() -> None:
     space = gymnasium.spaces.Dict(
         {

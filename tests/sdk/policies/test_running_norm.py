@@ -49,3 +49,11 @@ def test_workers_act_on_the_statistics_of_their_version_and_a_checkpoint_has_the
     rollfleet.evaluate(policy, "CartPole-v1", 2)
     rollfleet.Checkpoint(tmp_path, collector, {"policy": policy}).save()
     assert read(tmp_path)[1]["parts"]["policy"]["norm.mean"].tolist() == policy.norm.mean.tolist() == means[-1]
+
+
+def test_an_update_of_no_frames_changes_nothing() -> None:
+    norm = rollfleet.RunningNorm((4,))
+    norm.update(torch.randn(7, 4))
+    before = {name: value.clone() for name, value in norm.state_dict().items()}
+    norm.update(torch.zeros(0, 4))
+    assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())

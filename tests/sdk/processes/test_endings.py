@@ -48,6 +48,29 @@ class Closes(CountingEnv):
         self._file.touch()
 
 
+class Interrupting(Closes):
+    """Presses Ctrl-C in its learner once that waits for its close."""
+
+    def close(self) -> None:
+        learner = psutil.Process(os.getppid())
+        wait_until(lambda: learner.status() == psutil.STATUS_SLEEPING)
+        learner.send_signal(signal.SIGINT)
+        super().close()
+
+
+class Exclusive(CountingEnv):
+    """Holds a lock until it is closed, which takes half a second. Its third step fails."""
+
+    def __init__(self, lock: Path) -> None:
+        super().__init__(breaks_at=3)
+        self._lock = lock
+        lock.touch(exist_ok=False)
+
+    def close(self) -> None:
+        time.sleep(0.5)
+        self._lock.unlink()
+
+
 def collector(**options: Any) -> Collector:
     policy = actor_critic()
     small: dict[str, Any] = {
@@ -183,6 +206,26 @@ def test_a_close_that_takes_longer_than_its_time_is_cut_with_a_warning(
     frames.shutdown(timeout_s)
     assert "worker 0: environments not closed within 0.2 s, and killed" in caplog.text
     assert not (tmp_path / "closed").exists()
+
+
+def test_ctrl_c_in_a_shutdown_ends_workers_at_once(tmp_path: Path, started: Callable[[], list[psutil.Process]]) -> None:
+    env = partial(Interrupting, PATIENCE_S, tmp_path / "closed")
+    frames = Collector(env, workers=1, frames_per_batch=1, processes=Processes(start_method="fork"))
+    next(frames)
+    with pytest.raises(KeyboardInterrupt):
+        frames.shutdown(timeout_s=PATIENCE_S)
+    assert not started()
+    assert not (tmp_path / "closed").exists()
+
+
+def test_a_failed_worker_closes_its_environments_before_its_successor_makes_them(tmp_path: Path) -> None:
+    places = Processes(start_method="fork", max_restarts_per_worker=1)
+    env = partial(Exclusive, tmp_path / "lock")
+    with (
+        Collector(env, workers=1, frames_per_batch=2, mode="async", processes=places) as frames,
+        pytest.raises(WorkerFailed, match="the simulator broke"),
+    ):
+        list(frames)
 
 
 def test_workers_survive_the_end_of_a_fork_of_their_learner() -> None:

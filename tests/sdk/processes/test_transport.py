@@ -136,8 +136,9 @@ def crash() -> None:
         (partial(os._exit, 3), "fork", ["exit code 3"]),
         (crash, "fork", ["killed by SIGSEGV", "in crash"]),
         (raise_in_a_step, "spawn", ["in raise_in_a_step", "the simulator broke"]),
+        (sys.exit, "fork", ["in step", "SystemExit"]),
     ],
-    ids=["exits", "crashes", "raises"],
+    ids=["exits", "crashes", "raises", "calls sys.exit"],
 )
 def test_the_error_of_a_worker_says_how_it_ended(
     start: Start, fault: Callable[[], object], start_method: str, words: list[str]
@@ -244,6 +245,36 @@ def test_weights_for_some_workers_reach_only_them(start: Start) -> None:
     (late,) = transport.add_workers(1)
     (joined,) = receive(transport, lambda arrival: arrival.worker == late)
     assert joined.batch["mark"].unique().tolist() == [1.0]
+
+
+class Refused(WorkerHandle):
+    """The system starts no worker 2, and no worker again."""
+
+    def __init__(self, method: Any, seat: Any, incarnation: int, *more: Any) -> None:
+        if seat.index == 2 or incarnation:
+            raise BlockingIOError("no process is left")
+        super().__init__(method, seat, incarnation, *more)
+
+
+def test_workers_that_started_before_another_one_could_not_are_members(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollfleet.processes.supervisor.WorkerHandle", Refused)
+    transport = start()
+    with pytest.raises(BlockingIOError):
+        transport.add_workers(3)
+    assert transport.members() == {0, 1}
+    receive(transport, lambda arrival: arrival.worker == 1)
+
+
+def test_a_restart_that_the_system_refuses_is_an_error_of_its_worker(
+    start: Start, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollfleet.processes.supervisor.WorkerHandle", Refused)
+    transport = start(max_restarts_per_worker=1)
+    receive(transport)
+    started()[0].kill()
+    assert str(failure(transport)) == "worker 0 failed: it cannot be started again: no process is left"
 
 
 # Two threads, as with a background fill.

@@ -2,10 +2,11 @@
 
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
+from tests.faults.proxy import Proxy
 from tests.job_server import Connect, Server
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 
@@ -18,6 +19,7 @@ from rollfleet.recording.recorder import MEMORY_BYTES
 from rollfleet.wire.fragment_message import unpack_fragment
 from rollfleet_api.messages import Control, LearnerPhase, pack
 from rollfleet_api.permissions import Role
+from rollfleet_api.subjects import Ask
 
 Observe = Callable[..., Observer]
 
@@ -135,6 +137,18 @@ def test_an_observer_of_a_deleted_job_ends(server: Server, observe: Observe) -> 
     observer = observe()
     server.delete()
     assert seen_by(observer, 10) == []
+
+
+def test_an_observer_asks_for_what_a_cut_may_have_lost(server: Server, observe: Observe) -> None:
+    server.own(**ASYNC)
+    with closing(Proxy([server.host_port])) as proxy:
+        server.way = proxy.host_port
+        observer = observe()
+        server.way = server.host_port
+        asked = [server.heard(server.subjects.ask(what), lambda _: True) for what in (Ask.JOB, Ask.CONTROL)]
+        proxy.cut()
+        assert all(each.wait(20) for each in asked)
+        observer.close()
 
 
 def test_a_workers_credentials_are_refused(server: Server) -> None:

@@ -20,6 +20,7 @@ from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet import CollectorJob, Recording
+from rollfleet.data.batch import MASK
 from rollfleet.errors import JobEnded, JobInvalid, RecordingDamaged
 from rollfleet.recording.recorder import Recorder
 from rollfleet.recording.segments import SegmentWriter, segments_in
@@ -125,8 +126,8 @@ def test_corrupt_batches_are_counted_and_others_recorded(tmp_path: Path, server:
     assert values(Recording(tmp_path)) == [7.0]
 
 
-def job_called(name: str) -> CollectorJob:
-    spec: dict[str, Any] = {"policy": {"random": {}}, "collect": {"framesPerBatch": 6}, "mode": "Async"}
+def job_called(name: str, **collect: object) -> CollectorJob:
+    spec: dict[str, Any] = {"policy": {"random": {}}, "collect": {"framesPerBatch": 6} | collect, "mode": "Async"}
     return parse_job(job_data({"name": name}, **spec))
 
 
@@ -221,6 +222,19 @@ def test_a_round_is_joined_as_in_the_learner(tmp_path: Path) -> None:
     assert seen == [[1.0, 0.0], [4.0, 3.0], [6.0]]
     assert len(recording) == 3
     assert len(list(recording.arrivals())) == 7
+
+
+def test_trajectories_one_after_the_other_are_frames_without_a_mask(tmp_path: Path) -> None:
+    whole = fragment()
+    whole.steps["observation",][..., 0] = torch.arange(6.0).reshape(2, 3)
+    sent = replace(whole, steps=whole.steps | {MASK: torch.tensor([[True, True, False], [True, True, True]])})
+    meta = BatchMeta(session=1, round=0, version=1, frames=5)
+    writer = SegmentWriter(tmp_path, job_called("test", trajsPerBatch=2, trajFormat="Cat"), segment_bytes=1)
+    writer.write(of(0, 0), meta, np.frombuffer(joined(pack_fragment(sent, meta)), np.uint8))
+    writer.close()
+    (batch,) = Recording(tmp_path)
+    assert batch["observation"][:, 0].tolist() == [0.0, 1.0, 3.0, 4.0, 5.0]
+    assert MASK not in batch.keys(True)
 
 
 def test_rounds_of_a_recreated_job_start_again(tmp_path: Path) -> None:

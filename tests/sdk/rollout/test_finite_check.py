@@ -99,6 +99,13 @@ def test_as_an_error_the_first_ends_the_run_and_ignored_it_is_none(collect: Coll
     assert collector.stats().non_finite == expected
 
 
+def test_as_an_error_it_is_raised_again_in_each_batch_that_has_one() -> None:
+    with Collector(lambda: Wrong("observation"), zeros, frames_per_batch=20, non_finite="error") as collector:
+        for _ in range(2):
+            with pytest.raises(EnvironmentInvalid, match="'observation' is nan, and `non_finite`"):
+                next(collector)
+
+
 @pytest.mark.parametrize(("value", "wrong"), [(np.nan, True), (-np.inf, False)])
 def test_outputs_of_a_policy_may_be_infinite_and_not_nan(value: float, wrong: bool) -> None:
     def policy(seen: Any) -> Any:

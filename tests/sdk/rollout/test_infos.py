@@ -223,6 +223,19 @@ def test_an_episode_without_a_number_has_none_and_the_first_32_names_count(
     ]
 
 
+@pytest.mark.parametrize("more", [{"map": np.zeros(2)}, {"shared": {"sizes": np.zeros(9)}}, {7: np.zeros(3)}], ids=str)
+def test_infos_that_have_no_name_or_no_number_for_each_environment_say_nothing_of_an_episode(
+    roll: Callable[..., Rollout], more: dict[Any, Any]
+) -> None:
+    class Own(SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            *outcome, info = super().step(actions)
+            return *outcome, info | more
+
+    rollout = roll(Own(MAKERS, autoreset_mode=AutoresetMode.DISABLED), info_keys=())
+    assert set(rollout.collect(version=0).episodes) == {*EPISODES, "info.level", "info.success"}
+
+
 class Tasks(Reporting):
     """Its `task` is one of two, the number of the third, or missing."""
 
@@ -311,3 +324,27 @@ def test_too_many_statistics_of_labels_are_told_in_words_and_take_no_memory(
 def test_info_keys_is_a_sequence_of_names(here: Collect, wrong: Any, message: str) -> None:
     with pytest.raises(JobInvalid, match=f"^{message}$"):
         here("CartPole-v1", num_envs=1, frames_per_batch=8, info_keys=wrong)
+
+
+class Odd(Reporting):
+    """Says a number under the name of Gymnasium's mask of another one, and a number under a number."""
+
+    def step(self, action: Any) -> Any:
+        *outcome, info = super().step(action)
+        return *outcome, info | {"x": 1.0, "_x": 2.0, 5: 3.0}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: make_env(spec(Vectorization.SYNC), Odd),
+        lambda: make_env(spec(Vectorization.ASYNC, processes=2), Odd),
+        lambda: SyncVectorEnv([Odd] * 3),
+    ],
+    ids=["sync", "async", "SyncVectorEnv"],
+)
+def test_a_key_that_is_a_number_or_the_name_of_a_mask_is_no_error(
+    roll: Callable[..., Rollout], make: Callable[[], Any]
+) -> None:
+    said = roll(make(), info_keys=()).collect(version=0).episodes
+    assert said["info.x"].tolist() == [1.0] * len(said["info.level"])

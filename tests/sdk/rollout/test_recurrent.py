@@ -105,6 +105,8 @@ STATE = torch.zeros(LANES, 2)
         ({"h": STATE}, lambda a, s: (a, {"c": s["h"]}), r"next state of the policy is \['c'\]; expected \['h'\]"),
         (STATE, lambda a, s: (a, s.double()), r"next state 'state' is torch.float64 \[3, 2\]; expected torch.float32"),
         (STATE, lambda a, s: ({"action": a, "recurrent": s}, s), "returned 'recurrent', which is reserved in a batch"),
+        (STATE, lambda a, s: ((a, a), s), "returned a tuple beside its next state; return a tensor of actions, or a"),
+        (STATE, lambda a, s: (a, None), r"\('next', 'recurrent', 'state'\) of the policy is a NoneType; expected a "),
     ],
 )
 def test_an_invalid_hidden_state_is_refused(

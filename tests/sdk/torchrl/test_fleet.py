@@ -11,6 +11,7 @@ from tests.sdk.torchrl.programs import linear, running
 from rollfleet.errors import JobInvalid
 from rollfleet.torchrl import MultiSyncDataCollector
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL
@@ -67,6 +68,20 @@ def test_another_frames_per_batch_than_the_jobs_is_refused(server: Server) -> No
     keywords: Any = {"job": of_seven_frames(server).key, "nats": server.url(Role.LEARNER)}
     with pytest.raises(JobInvalid, match="the job's batches have 7; write 7"):
         MultiSyncDataCollector([programs.pendulum], linear(), frames_per_batch=1000, **keywords)
+
+
+def test_after_an_error_in_a_loop_the_jobs_worker_waits_for_the_next_learner(server: Server) -> None:
+    job = of_seven_frames(server)
+    worker = server.start_worker(job, 0)
+    keywords: Any = {"frames_per_batch": 7, "job": job.key, "nats": server.url(Role.LEARNER)}
+    failing: Any = MultiSyncDataCollector([programs.pendulum], linear(), postproc=lambda batch: 1 / 0, **keywords)
+    with pytest.raises(ZeroDivisionError):
+        next(iter(failing))
+    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
+    following: Any = MultiSyncDataCollector([programs.pendulum], linear(), **keywords)
+    with running(following) as collector:
+        assert next(iter(collector)).shape == (7,)
+    join_all([worker])
 
 
 def test_seeds_and_resets_reach_the_environments_of_a_job(server: Server) -> None:

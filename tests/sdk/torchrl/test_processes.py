@@ -1,15 +1,18 @@
 """Collectors of `rollfleet.torchrl` whose workers are processes: shapes, weights, seeds and calls as in TorchRL."""
 
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
+import psutil
 import pytest
 import torch
 from tensordict import TensorDict
 from tests.sdk.torchrl.programs import constant, pendulum, running, two_pendulums
 from torchrl.data import LazyTensorStorage, ReplayBuffer
-from torchrl.envs import GymEnv, ParallelEnv, RewardSum, TransformedEnv
+from torchrl.envs import GymEnv, ObservationNorm, ParallelEnv, RewardSum, SerialEnv, StepCounter, TransformedEnv
 
 from rollfleet.torchrl import (
     Collector,
@@ -135,6 +138,54 @@ def test_each_workers_batch_is_written_into_the_replay_buffer() -> None:
     assert buffer.write_count == 40
 
 
+class Slow(GymEnv):  # type: ignore[misc]
+    def _step(self, tensordict: Any) -> Any:
+        time.sleep(0.02)
+        return super()._step(tensordict)
+
+
+def slow_pendulum() -> Any:
+    return TransformedEnv(Slow("Pendulum-v1"), StepCounter(max_steps=7))
+
+
+def test_the_padding_of_a_preempted_worker_is_not_written_into_the_replay_buffer() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(400))
+    keywords: dict[str, Any] = {"preemptive_threshold": 0.5, "replay_buffer": buffer}
+    with running(MultiSyncCollector([pendulum, slow_pendulum], frames_per_batch=400, **keywords)) as collector:
+        next(iter(collector))
+        assert 200 <= buffer.write_count == collector.stats()["frames"] < 400
+
+
+def test_environments_of_a_preempted_worker_are_joined_with_padding() -> None:
+    keywords: dict[str, Any] = {"preemptive_threshold": 0.5, "cat_results": 0}
+    makes = [two_pendulums, lambda: SerialEnv(2, slow_pendulum)]
+    with running(MultiSyncCollector(makes, frames_per_batch=400, **keywords)) as collector:
+        batch = next(iter(collector))
+    assert batch.shape == (4, 100)
+    assert batch["collector", "mask"].all(-1).tolist() == [True, True, False, False]
+
+
+def test_the_buffers_of_a_workers_transforms_are_loaded() -> None:
+    def normalised() -> Any:
+        return TransformedEnv(GymEnv("Pendulum-v1"), ObservationNorm(0.0, 1.0, ["observation"]))
+
+    with running(MultiSyncCollector([normalised], frames_per_batch=10)) as collector:
+        state = collector.state_dict()
+        state["worker0"]["env_state_dict"]["loc"] += 5
+        collector.load_state_dict(state)
+        assert collector.state_dict()["worker0"]["env_state_dict"]["loc"] == 5
+
+
+def test_a_constructor_that_raises_leaves_no_process(started: Callable[..., list[psutil.Process]]) -> None:
+    def broken() -> Any:
+        raise ValueError("no simulator")
+
+    with pytest.raises(RuntimeError, match="no simulator") as caught:
+        MultiSyncCollector([pendulum, broken], frames_per_batch=10)
+    assert caught.tb  # it holds the collector, as a notebook's does
+    assert not started()
+
+
 def test_an_error_of_an_environment_is_a_runtime_error_with_its_traceback() -> None:
     class Broken(GymEnv):  # type: ignore[misc]
         _step = None
@@ -191,6 +242,14 @@ def test_workers_per_collector_are_a_dimension_of_the_batch_and_ray_collectors_c
         assert next(iter(collector)).shape == (1, 10)
         collector.add_collectors([pendulum])
         assert collector.remote_collectors == [0, 1]
+
+
+def test_the_default_class_of_distributed_collectors_is_single_also_in_the_place_of_torchrls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torchrl.collectors.Collector", Collector)  # as `python -m rollfleet.torchrl` does
+    with running(DistributedSyncCollector([pendulum] * 2, frames_per_batch=32, total_frames=32)) as collector:
+        assert [tuple(batch.shape) for batch in collector] == [(2, 16)]
 
 
 def test_an_unknown_argument_in_collector_kwargs_is_refused() -> None:

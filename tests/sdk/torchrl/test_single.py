@@ -97,6 +97,18 @@ def test_reset_drops_the_trajectories_of_a_loop_and_postproc_and_hooks_see_its_f
     assert seen == ["postproc", "after"] * (len(seen) // 2)
 
 
+@pytest.mark.parametrize("index", [0, [1], [True, False]])
+def test_a_reset_of_some_environments_is_refused_and_a_mask_of_all_resets_them(index: Any) -> None:
+    with running(Collector(two_pendulums, frames_per_batch=4)) as collector:
+        loop = iter(collector)
+        next(loop)
+        with pytest.raises(NotImplementedError, match="remove the index"):
+            collector.reset(index)
+        assert (next(loop)["step_count"][:, 0] == 2).all()
+        collector.reset(torch.tensor([True, True]))
+        assert (next(loop)["step_count"][:, 0] == 0).all()
+
+
 def test_a_seed_of_set_seed_repeats_an_episode() -> None:
     first = []
     for _ in range(2):
@@ -264,6 +276,7 @@ def test_attributes_are_those_of_torchrl() -> None:
         ({"cudagraph_policy": True}, "cudagraph_policy"),
         ({"weight_updater": object()}, "weight_updater"),
         ({"traj_format": "cat"}, "trajs_per_batch"),
+        ({"trajs_per_batch": 2, "track_traj_ids": False}, "track_traj_ids=True"),
         ({"frames": 3}, "frames"),
         ({"max_frames_per_traj": 5}, "step_count"),  # the environment has one
     ],
