@@ -75,7 +75,7 @@ format: $(VENV)/.installed-all ## Fix what ruff can fix by itself
 
 bench: $(VENV)/.installed-bench ## Run the benchmarks, Rollfleet beside its peers (ARGS=--quick: a few minutes)
 	$(BIN)/python -P benchmarks/peers.py --json build/bench.json $(ARGS)
-	$(BIN)/python -P benchmarks/report build/bench.json docs
+	$(if $(ARGS),,$(BIN)/python -P benchmarks/report build/bench.json docs)
 	@for script in $(filter-out %/peers.py %/torchrl_suite.py %/torchrl_programs.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python -P "$$script" $(filter --quick,$(ARGS)) || exit 1; \
 	done

@@ -33,15 +33,19 @@ def advantages(batch: TensorDict, value: Tensor, following: Tensor) -> Tensor:
 
 def train(policy: rollfleet.ActorCritic, optimizer: torch.optim.Optimizer, batch: TensorDict) -> None:
     """Make one PPO update on one batch, TensorDict `[envs, T]`."""
+    # The rest is padding: a worker that leaves in the middle of a batch sends fewer frames than the others.
+    frames = batch.get(("collector", "mask"), torch.ones(batch.shape, dtype=torch.bool))
     with torch.no_grad():
-        value = policy.value(batch["observation"])[..., 0]
-        advantage = advantages(batch, value, policy.value(batch["next", "observation"])[..., 0])
-    target, advantage = advantage + value, (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        value = policy.value(batch["observation"])[..., 0] * frames
+        advantage = advantages(batch, value, policy.value(batch["next", "observation"])[..., 0] * frames)
+    target, advantage = (advantage + value)[frames], advantage[frames]
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    observation, action, old_log_prob = (batch[key][frames] for key in ("observation", "action", "action_log_prob"))
     for _ in range(EPOCHS):
-        log_prob, _, value = policy.evaluate(batch["observation"].flatten(0, 1), batch["action"].flatten())
-        ratio = (log_prob - batch["action_log_prob"].flatten()).exp()
-        gain = torch.min(ratio * advantage.flatten(), ratio.clamp(1 - CLIP, 1 + CLIP) * advantage.flatten())
-        loss = (value[..., 0] - target.flatten()).square().mean() / 2 - gain.mean()
+        log_prob, _, value = policy.evaluate(observation, action)
+        ratio = (log_prob - old_log_prob).exp()
+        gain = torch.min(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
+        loss = (value[..., 0] - target).square().mean() / 2 - gain.mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

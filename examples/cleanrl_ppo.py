@@ -53,15 +53,16 @@ def main(total_timesteps: int) -> None:
         for batch in collector:  # [NUM_WORKERS * NUM_ENVS, NUM_STEPS]
             rewards, dones, terminated = (batch["next", key][..., 0] for key in ("reward", "done", "terminated"))
             values = batch["state_value"][..., 0]
+            mask = batch.get(("collector", "mask"), torch.ones_like(dones))  # the rest is padding
             with torch.no_grad():  # the true last observation of an episode is in the batch: no case for truncation
-                next_values = agent.critic(batch["next", "observation"])[..., 0] * ~terminated
+                next_values = agent.critic(batch["next", "observation"])[..., 0] * ~terminated * mask
             advantages, lastgaelam = torch.zeros_like(rewards), torch.zeros(len(rewards))
-            for t in reversed(range(NUM_STEPS)):
+            for t in reversed(range(rewards.shape[1])):  # more than NUM_STEPS while a worker is away
                 delta = rewards[:, t] + GAMMA * next_values[:, t] - values[:, t]
                 advantages[:, t] = lastgaelam = delta + GAMMA * GAE_LAMBDA * ~dones[:, t] * lastgaelam
-            returns = (advantages + values).flatten()
-            b_obs, b_actions = batch["observation"].flatten(0, 1), batch["action"].flatten()
-            b_logprobs, b_advantages = batch["action_log_prob"].flatten(), advantages.flatten()
+            returns = (advantages + values)[mask]
+            b_obs, b_actions = batch["observation"][mask], batch["action"][mask]
+            b_logprobs, b_advantages = batch["action_log_prob"][mask], advantages[mask]
             for _ in range(UPDATE_EPOCHS):
                 for mb in torch.randperm(len(b_obs)).chunk(NUM_MINIBATCHES):
                     probs = Categorical(logits=agent.actor(b_obs[mb]))

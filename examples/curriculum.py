@@ -69,12 +69,14 @@ def advantages(batch: TensorDict, value: Tensor, following: Tensor) -> Tensor:
 
 def train(policy: rollfleet.ActorCritic, optimizer: torch.optim.Optimizer, batch: TensorDict) -> None:
     """Make one PPO update on one batch, TensorDict `[envs, T]`."""
+    # The rest is padding: a worker that leaves in the middle of a batch sends fewer frames than the others.
+    mask = batch.get(("collector", "mask"), torch.ones(batch.shape, dtype=torch.bool))
     with torch.no_grad():
-        value = policy.value(batch["observation"])[..., 0]
-        advantage = advantages(batch, value, policy.value(batch["next", "observation"])[..., 0])
-        target, advantage = (advantage + value).flatten(), advantage.flatten()
+        value = policy.value(batch["observation"])[..., 0] * mask
+        advantage = advantages(batch, value, policy.value(batch["next", "observation"])[..., 0] * mask)
+        target, advantage = (advantage + value)[mask], advantage[mask]
     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-    frames = batch.select("observation", "action", "action_log_prob").flatten()
+    frames = batch.select("observation", "action", "action_log_prob")[mask]
     for _ in range(EPOCHS):
         for index in torch.randperm(len(target)).split(MINIBATCH_FRAMES):
             some = frames[index]

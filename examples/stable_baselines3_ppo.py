@@ -32,7 +32,8 @@ class Actor(nn.Module):
 
 def fill_buffer(model: PPO, batch: TensorDict) -> None:
     """Copy a batch, TensorDict `[envs, T]`, into the model's rollout buffer, and compute the advantages."""
-    following, truncated = batch["next", "observation"], batch["next", "truncated"][..., 0]
+    following = batch["next", "observation"]
+    truncated = (batch["next", "truncated"] & ~batch["next", "terminated"])[..., 0]
     done, reward = batch["next", "done"][..., 0], batch["next", "reward"][..., 0]
     with torch.no_grad():
         next_value = model.policy.predict_values(following.flatten(0, 1)).view(done.shape)

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import math
 import time
 from pathlib import Path
 
@@ -34,13 +35,14 @@ def advantages(batch: TensorDict, next_value: Tensor) -> Tensor:
 
 def train(policy: ConvolutionalActorCritic, optimizer: torch.optim.Optimizer, batch: TensorDict) -> None:
     """Make one PPO update on one batch, TensorDict `[envs, T]`."""
+    # The rest is padding: a worker that leaves in the middle of a batch sends fewer frames than the others.
+    frames = batch.get(("collector", "mask"), torch.ones(batch.shape, dtype=torch.bool))
     with torch.no_grad():
         _, next_value = policy.evaluate(batch["next", "observation"].flatten(0, 1))
-    advantage = advantages(batch, next_value.view(batch.shape))
-    target = (advantage + batch["state_value"][..., 0]).flatten()
-    observation, action = batch["observation"].flatten(0, 1), batch["action"].flatten()
-    advantage = ((advantage - advantage.mean()) / (advantage.std() + 1e-8)).flatten()
-    old_log_prob = batch["action_log_prob"].flatten()
+    advantage = advantages(batch, next_value.view(batch.shape) * frames)
+    target, advantage = (advantage + batch["state_value"][..., 0])[frames], advantage[frames]
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    observation, action, old_log_prob = (batch[key][frames] for key in ("observation", "action", "action_log_prob"))
     for _ in range(EPOCHS):
         for index in torch.randperm(len(target)).split(MINIBATCH_FRAMES):
             distribution, value = policy.evaluate(observation[index])
@@ -53,38 +55,40 @@ def train(policy: ConvolutionalActorCritic, optimizer: torch.optim.Optimizer, ba
             optimizer.step()
 
 
-def main(folder: Path, seed: int) -> None:
+def main(folder: Path, *, seed: int, resume: bool) -> None:
     """Train until Pong is solved, or the job's frames are used up."""
     torch.manual_seed(seed)
     began = time.monotonic()
-    with (
-        rollfleet.connect() as collector,
-        rollfleet.LearningCurve(folder, title="PPO on Pong", after=collector.frames) as curve,
-    ):
+    with rollfleet.connect() as collector:
         env = rollfleet.make_env(collector.job.spec.env)
         policy = make(env.single_observation_space, env.single_action_space)
         env.close()
         optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE, eps=1e-5, fused=True)
         checkpoint = rollfleet.Checkpoint(folder, collector, {"policy": policy, "optimizer": optimizer}, every=50)
-        collector.update_policy_weights_(policy)  # workers wait for the first weights
-        for batch in collector:
-            optimizer.param_groups[0]["lr"] = LEARNING_RATE * max(0.1, 1 - collector.frames / collector.total_frames)
-            train(policy, optimizer, batch)
-            collector.update_policy_weights_(policy)
-            checkpoint.step()
-            curve.add(frames=collector.frames, mean_return=collector.mean_return, version=collector.version)
-            if collector.batches % 10 == 0:
-                print(f"{collector.frames:9,} frames  mean return {collector.mean_return or 0:6.1f}")
-            if len(collector.episode_returns) == 100 and (collector.mean_return or 0) >= SOLVED_RETURN:
-                break
-        took = time.monotonic() - began
-        print(f"mean return {collector.mean_return or 0:.1f} after {collector.frames:,} frames and {took:.0f} s")
-        print(f"learning curve: {curve.save()}; trained policy: {checkpoint.save()}")
+        if resume:
+            checkpoint.resume()
+        with rollfleet.LearningCurve(folder, title="PPO on Pong", after=collector.frames) as curve:
+            total_frames = collector.total_frames or math.inf
+            collector.update_policy_weights_(policy)  # workers wait for the first weights
+            for batch in collector:
+                optimizer.param_groups[0]["lr"] = LEARNING_RATE * max(0.1, 1 - collector.frames / total_frames)
+                train(policy, optimizer, batch)
+                collector.update_policy_weights_(policy)
+                checkpoint.step()
+                curve.add(frames=collector.frames, mean_return=collector.mean_return, version=collector.version)
+                if collector.batches % 10 == 0:
+                    print(f"{collector.frames:9,} frames  mean return {collector.mean_return or 0:6.1f}")
+                if len(collector.episode_returns) == 100 and (collector.mean_return or 0) >= SOLVED_RETURN:
+                    break
+            took = time.monotonic() - began
+            print(f"mean return {collector.mean_return or 0:.1f} after {collector.frames:,} frames and {took:.0f} s")
+            print(f"learning curve: {curve.save()}; trained policy: {checkpoint.save()}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/atari"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint, if there is one")
     arguments = parser.parse_args()
-    main(arguments.output, arguments.seed)
+    main(arguments.output, seed=arguments.seed, resume=arguments.resume)

@@ -77,6 +77,7 @@ def main(folder: Path) -> None:
                     print(f"solved by version {shown}; learning curve: {curve.save()}")
                     checkpoint.save()
                     return
+        checkpoint.save()
         raise SystemExit(f"not solved in {collector.frames:,} frames")
 
 

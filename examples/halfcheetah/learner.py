@@ -4,6 +4,7 @@
 """
 
 import argparse
+import math
 import time
 from pathlib import Path
 
@@ -35,18 +36,19 @@ def advantages(reward: Tensor, done: Tensor, terminated: Tensor, value: Tensor, 
 def train(policy: NormalisedActorCritic, optimizer: torch.optim.Optimizer, batch: TensorDict) -> None:
     """Make one PPO update on one batch, TensorDict `[envs, T]`."""
     networks = policy.actor_critic
+    # The rest is padding: a worker that leaves in the middle of a batch sends fewer frames than the others.
+    frames = batch.get(("collector", "mask"), torch.ones(batch.shape, dtype=torch.bool))
     observation = policy.norm(batch["observation"])
     with torch.no_grad():
-        value = networks.value(observation)[..., 0]
-        next_value = networks.value(policy.norm(batch["next", "observation"]))[..., 0]
+        value = networks.value(observation)[..., 0] * frames
+        next_value = networks.value(policy.norm(batch["next", "observation"]))[..., 0] * frames
         reward, done, terminated = (batch["next", key][..., 0] for key in ("reward", "done", "terminated"))
         advantage = advantages(REWARD_SCALE * reward, done, terminated, value, next_value)
-    target = (advantage + value).flatten()
-    advantage = ((advantage - advantage.mean()) / (advantage.std() + 1e-8)).flatten()
-    observation, action = observation.flatten(0, 1), batch["action"].flatten(0, 1)
-    old_log_prob = batch["action_log_prob"].flatten()
+    target, advantage = (advantage + value)[frames], advantage[frames]
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    observation, action, old_log_prob = observation[frames], batch["action"][frames], batch["action_log_prob"][frames]
     for _ in range(EPOCHS):
-        for index in torch.randperm(len(target)).view(-1, MINIBATCH_FRAMES):
+        for index in torch.randperm(len(target)).split(MINIBATCH_FRAMES):
             log_prob, _, new_value = networks.evaluate(observation[index], action[index])
             ratio = (log_prob - old_log_prob[index]).exp()
             gain = torch.min(ratio * advantage[index], ratio.clamp(1 - CLIP, 1 + CLIP) * advantage[index])
@@ -56,9 +58,11 @@ def train(policy: NormalisedActorCritic, optimizer: torch.optim.Optimizer, batch
             loss.backward()
             torch.nn.utils.clip_grad_norm_(networks.parameters(), MAX_GRADIENT_NORM)
             optimizer.step()
+    # After training: the log-probabilities in the batch belong to the statistics that the workers acted on.
+    policy.norm.update(batch["observation"][frames])
 
 
-def main(folder: Path, seed: int) -> None:
+def main(folder: Path, *, seed: int, resume: bool) -> None:
     """Train until the job's frames are used up."""
     torch.set_num_threads(1)  # for networks this small, threads cost more than they gain
     torch.manual_seed(seed)
@@ -66,30 +70,30 @@ def main(folder: Path, seed: int) -> None:
     policy = make(env.observation_space, env.action_space)
     optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE, fused=True)
     began = time.monotonic()
-    with (
-        rollfleet.connect(policy=policy) as collector,
-        rollfleet.LearningCurve(folder, title="PPO on HalfCheetah-v5", after=collector.frames) as curve,
-    ):
+    with rollfleet.connect(policy=policy) as collector:
         checkpoint = rollfleet.Checkpoint(folder, collector, {"policy": policy, "optimizer": optimizer}, every=50)
-        for batch in collector:
-            optimizer.param_groups[0]["lr"] = LEARNING_RATE * max(0.0, 1 - collector.frames / collector.total_frames)
-            train(policy, optimizer, batch)
-            # After training: the log-probabilities in the batch belong to the statistics that the workers acted on.
-            policy.norm.update(batch["observation"])
-            checkpoint.step()
-            curve.add(frames=collector.frames, mean_return=collector.mean_return, version=collector.version)
-            if collector.batches % 10 == 0:
-                print(f"{collector.frames:9,} frames  mean return {collector.mean_return or 0:7.1f}")
-        print(
-            f"mean return {collector.mean_return or 0:.1f} after {collector.frames:,} frames "
-            f"and {time.monotonic() - began:.0f} s"
-        )
-        print(f"learning curve: {curve.save()}; trained policy: {checkpoint.save()}")
+        if resume:
+            checkpoint.resume()
+        with rollfleet.LearningCurve(folder, title="PPO on HalfCheetah-v5", after=collector.frames) as curve:
+            total_frames = collector.total_frames or math.inf
+            for batch in collector:
+                optimizer.param_groups[0]["lr"] = LEARNING_RATE * max(0.0, 1 - collector.frames / total_frames)
+                train(policy, optimizer, batch)
+                checkpoint.step()
+                curve.add(frames=collector.frames, mean_return=collector.mean_return, version=collector.version)
+                if collector.batches % 10 == 0:
+                    print(f"{collector.frames:9,} frames  mean return {collector.mean_return or 0:7.1f}")
+            print(
+                f"mean return {collector.mean_return or 0:.1f} after {collector.frames:,} frames "
+                f"and {time.monotonic() - began:.0f} s"
+            )
+            print(f"learning curve: {curve.save()}; trained policy: {checkpoint.save()}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/halfcheetah"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint, if there is one")
     arguments = parser.parse_args()
-    main(arguments.output, arguments.seed)
+    main(arguments.output, seed=arguments.seed, resume=arguments.resume)

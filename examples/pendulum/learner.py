@@ -133,7 +133,7 @@ def main(folder: Path, seed: int) -> None:
         warm_up = collector.job.spec.collect.init_random_frames
         for batch in collector:
             replay.add(batch)
-            if collector.frames > warm_up:
+            if replay.added > warm_up:  # a learner that was started again begins with an empty buffer
                 for _ in range(batch.numel() // FRAMES_PER_UPDATE):
                     sac.update(replay)
             checkpoint.step()
@@ -147,6 +147,7 @@ def main(folder: Path, seed: int) -> None:
                 )
                 break
         else:
+            print(f"learning curve: {curve.save()}; policy: {checkpoint.save()}")
             raise SystemExit(f"not solved in {collector.frames:,} frames")
         print(f"learning curve: {curve.save()}; trained policy: {checkpoint.save()}")
 

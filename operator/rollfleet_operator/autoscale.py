@@ -126,6 +126,8 @@ def _speeds(beats: Mapping[int, WorkerStatus], workers: int, now_s: float) -> li
 
 
 def _sample(samples: deque[Sample], learner: LearnerStatus, speed: float) -> None:
+    if samples and learner.time_s < samples[-1].time_s:  # a clock was set back
+        samples.clear()
     if samples and learner.time_s <= samples[-1].time_s:
         return
     newest = Sample(learner.time_s, learner.waited_s, learner.frames, learner.batches, speed)

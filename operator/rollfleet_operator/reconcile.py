@@ -196,7 +196,9 @@ class Reconciler:
         actions = plan_runs(job, wanted, observed, found.stage, lingering=lingering)
         stopping = job.spec.suspend or memory.namespace_ends
         if found.stage is Stage.LIVE and not stopping and not self._may_start(job, memory, observed):
-            actions = [each for each in actions if isinstance(each, Change)]  # those that exist are scaled
+            sizes = {run.name: run.pods for run in observed.runs}  # those that exist are scaled down
+            changes = [each for each in actions if isinstance(each, Change)]
+            actions = [c for c in changes if c.patch["spec"].get("parallelism", 0) <= sizes.get(c.ref.name, 0)]
         starting = any(isinstance(action, Apply) for action in actions)  # pods need their rights
         waits = any(not (pod.running or pod.finished) for pod in observed.pods)  # perhaps for a Secret
         if abs(now_s - memory.secrets_s) >= (self._settings.resync_s if waits else self._settings.verify_s):

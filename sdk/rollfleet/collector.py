@@ -212,8 +212,9 @@ class Collector(BatchIterator):
     ) -> dict[int, Any]:
         """Call a method of workers' environments or of their policy, between two batches of each.
 
-        Arguments and results are numbers, text, lists, dicts and arrays; tensors come back as arrays. No call reaches
-        evaluation, and none is repeated: a warning names each worker that joins, or starts again, after it.
+        Arguments and results are numbers, text, lists, dicts with text as keys, and arrays; tensors come back as
+        arrays. No call reaches evaluation, and none is repeated: a warning names each worker that joins, or starts
+        again, after it.
 
         Args:
             worker_ids: The workers. None: all.

@@ -126,6 +126,11 @@ def connect(
                 f"`ranks` is {ranks}, but {known.key} has {workers} worker{'s' * (workers > 1)}, and each worker sends "
                 f"to one rank: write `ranks={workers}` or fewer, or give the job `workers: {ranks}` or more"
             )
+        if (scale := known.spec.autoscale) and ranks > scale.min_workers:
+            raise JobInvalid(
+                f"`ranks` is {ranks}, but {known.key} may be scaled to {scale.min_workers} workers, and each rank "
+                f"needs one: give the job `autoscale.minWorkers: {ranks}` or more"
+            )
         if ranks > 1 and known.spec.stragglers.threshold < 1:
             raise JobInvalid(
                 f"{known.key} has `stragglers.threshold` {known.spec.stragglers.threshold:g}, which only a learner of "

@@ -27,11 +27,15 @@ class ServedVecEnv(VecEnv):
     def __init__(self, env_fns: Sequence[Callable[[], gymnasium.Env[Any, Any]]], workers: int | None = None) -> None:
         """Start the servers. `workers`: their number; None: one for each CPU."""
         self._envs = make_vec(env_fns, workers=workers, autoreset_mode=AutoresetMode.SAME_STEP)
+        self._failed = False  # in its last step
         super().__init__(len(env_fns), self._envs.single_observation_space, self._envs.single_action_space)
 
     def reset(self) -> Any:
         """See `VecEnv`."""
         everyone = np.arange(self.num_envs)
+        if self._failed and any(self._options):
+            self._envs.reset()  # without a mask: lost servers start again
+        self._failed = False
         # Options of their own: one environment after the other.
         masked: list[dict[str, Any]] = [{**own, "reset_mask": everyone == i} for i, own in enumerate(self._options)]
         for options in masked if any(self._options) else [{}]:  # without a mask: also after an error
@@ -51,7 +55,9 @@ class ServedVecEnv(VecEnv):
 
     def step_wait(self) -> Any:
         """See `VecEnv`."""
+        self._failed = True
         observations, rewards, terminations, truncations, infos = self._envs.recv()
+        self._failed = False
         each = [_info_of(infos, i) for i in range(self.num_envs)]
         dones = terminations | truncations
         for i in np.flatnonzero(dones).tolist():

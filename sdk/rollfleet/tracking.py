@@ -204,8 +204,9 @@ def _unused(folder: Path, job: str, *, is_resumed: bool, takes: bool) -> str:
 
 
 def _made(path: Path) -> bool:
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        path.mkdir(parents=True)
+        path.mkdir()
     except FileExistsError:
         return False
     return True

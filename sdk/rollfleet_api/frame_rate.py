@@ -25,8 +25,9 @@ class FrameRate:
         if learner is None or now_s - learner.time_s > STALE_S:
             beats.clear()
             return 0.0
-        if beats and (learner.session != beats[-1].session or learner.frames < beats[-1].frames):
-            beats.clear()
+        last = beats[-1] if beats else learner
+        if learner.session != last.session or learner.frames < last.frames or learner.time_s < last.time_s:
+            beats.clear()  # another learner, or a clock that was set back
         if not beats or learner.time_s > beats[-1].time_s:
             beats.append(learner)
         # One heartbeat from before the window stays, so that the heartbeats fill the window.

@@ -106,6 +106,9 @@ def test_lag_is_within_its_limit_and_each_limit_has_a_curve(repository: Path, tm
     assert (tmp_path / "lag.png").stat().st_size > 0
 
 
+FILLED = ("index", "benchmarks", "scaling", "make-vec")
+
+
 def made_up() -> dict[str, Any]:
     """Results of a few contenders, and a curve: 1,000 frames a second for each environment."""
 
@@ -129,9 +132,10 @@ def made_up() -> dict[str, Any]:
 def test_the_report_says_what_was_met_and_has_each_curve(repository: Path, tmp_path: Path) -> None:
     docs, file = tmp_path / "docs", tmp_path / "results.json"
     (docs / "images").mkdir(parents=True)
-    (tmp_path / "benchmarks").mkdir()
     page = tmp_path / "benchmarks" / "RESULTS.md"
-    shutil.copy(repository / "benchmarks" / "RESULTS.md", page)
+    for filled in ("README.md", "benchmarks/RESULTS.md", *(f"docs/{name}.md" for name in FILLED)):
+        (tmp_path / filled).parent.mkdir(exist_ok=True)
+        shutil.copy(repository / filled, tmp_path / filled)
     file.write_text(json.dumps(made_up()))
     run(repository, "report", str(file), str(docs))
     benchmarks = page.read_text()
@@ -143,5 +147,6 @@ def test_the_report_says_what_was_met_and_has_each_curve(repository: Path, tmp_p
     assert "| idle, idle CPU % | NATS, async | 1.50 | ≤ 1 | **not met** |" in benchmarks
     assert "| idle, learner idle CPU % | NATS, async | 0.20 | ≤ 1 | met |" in benchmarks
     assert "| Rollfleet, NATS, async | 1,000 | 8,000 | 64,000 |" in benchmarks
+    assert "| 1, 8, 64 environments | 1,000, 8,000, 64,000 |" in (docs / "scaling.md").read_text()
     assert (docs / "images" / "bench-peers.svg").stat().st_size > 0
     assert (docs / "images" / "bench-scaling.svg").stat().st_size > 0

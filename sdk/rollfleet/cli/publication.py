@@ -70,10 +70,12 @@ async def keep(job: CollectorJob, address: Address, display: Display) -> int:
 
 
 async def _until_complete(link: Link) -> None:
-    complete = asyncio.Event()
+    complete, newest = asyncio.Event(), 0
 
     def hear(control: Control) -> None:
-        if control.phase is LearnerPhase.COMPLETE:
+        nonlocal newest
+        newest = max(newest, control.session)
+        if control.phase is LearnerPhase.COMPLETE and control.session == newest:  # of no learner that was replaced
             complete.set()
 
     await link.listen(link.subjects.control, Control, hear)

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from rollfleet.cli.error_lines import EXIT_FAILURE
 from rollfleet.cli.validate import entrypoints, importing_from
-from rollfleet.cluster.jobs import Jobs
+from rollfleet.cluster.jobs import AWAY_S, Jobs
 from rollfleet.cluster.refusals import passes
 from rollfleet.cluster.sources import Sources
 from rollfleet.errors import ClusterError, JobEnded, JobInvalid
@@ -66,9 +67,19 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
     Raises:
         JobEnded: The job was deleted.
     """
-    state, cut, followed = "", "", set[str]()
+    state, cut, followed, away_s = "", "", set[str](), 0.0
     while True:
-        for seen in jobs.watch(job):
+        states = jobs.watch(job)
+        try:
+            newest = next(states, None)
+        except ClusterError as error:  # after a cut it may be away for a while
+            away_s = away_s or time.monotonic()
+            if not state or not passes(error) or time.monotonic() >= away_s + AWAY_S:
+                raise
+            time.sleep(AGAIN_S)
+            continue
+        away_s = 0.0
+        for seen in chain(filter(None, [newest]), states):
             found, complete = diagnose(seen), seen.status.held(ConditionType.COMPLETE)
             over = seen.status.has_ended(seen.metadata.generation)  # one of an earlier spec is tried again
             pods = [pod for pod in jobs.pods(seen) if pod.role == Role.LEARNER and pod.phase != "Pending"]
@@ -85,12 +96,16 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
                 again = pod.name in followed  # its log's stream has ended, and the pod has not: show what comes now
                 followed.add(pod.name)
                 lines = jobs.api.logs(seen.metadata.namespace, pod.name, follow=True, tail=0 if again else None)
+                heard = again
                 try:
                     for line in lines:
+                        heard = True
                         show(line)
                 except ClusterError as error:
                     if not (over or passes(error)):  # a stream that was cut begins again
                         raise
+                    if not (over or heard):
+                        followed.discard(pod.name)  # nothing of it was shown yet
                     if cut != str(error):
                         cut = str(error)
                         explain(cut)

@@ -149,6 +149,7 @@ def wait_for_secret(
 ) -> Mapping[str, Any]:
     """Return the learner's Secret, which the operator creates. Arguments and errors: see `JobAddress`."""
     name, until = credentials_secret(job, Role.LEARNER), time.monotonic() + timeout_s
+    answered = False
     while True:
         late = time.monotonic() >= until
         try:
@@ -156,8 +157,9 @@ def wait_for_secret(
                 return secret
             if api.get(KIND, namespace, job) is None:
                 raise JobNotFound(f"the cluster has no job {namespace}/{job}; submit it, or check its name")
+            answered = True
         except ClusterError as error:
-            if late or not passes(error):
+            if late or not answered or not passes(error):
                 raise
             time.sleep(_LOOK_S)
             continue

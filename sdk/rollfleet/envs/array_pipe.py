@@ -22,7 +22,8 @@ from rollfleet.system.child_processes import close_in_children
 from rollfleet_api.env_servers import CERTIFICATE_HOST
 
 SILENT_S: Final = 20
-"""Time after which a connection to a host that does not answer any more ends."""
+"""Time after which a connection to a host that does not answer any more ends. A server's, while its answer is under
+way, ends after about a quarter of an hour."""
 
 _LENGTHS: Final = struct.Struct("<IQ")
 _PIXELS: Final = struct.Struct("<Q")

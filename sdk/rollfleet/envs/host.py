@@ -25,6 +25,7 @@ from rollfleet.system.child_processes import close_in_children, die_with
 from rollfleet_api.exit_codes import EXIT_TERMINATED
 
 _LOOK_S: Final = 1.0
+_MOST_REFUSED: Final = 60  # vectors in a row, one a second
 _LEAVES_WITHIN_S: Final = 25.0  # Kubernetes kills a pod after 30 s
 _HUNG_UP: Final = getattr(select, "POLLRDHUP", select.POLLHUP)  # Linux has the first
 
@@ -64,7 +65,7 @@ def _accept(listener: socket.socket, context: ssl.SSLContext, idle_timeout_s: fl
     fork, parent, poll = multiprocessing.get_context("fork"), os.getpid(), select.poll()
     held: dict[BaseProcess, socket.socket] = {}
     since: dict[BaseProcess, float] = {}
-    used_s = time.monotonic()
+    used_s, refused = time.monotonic(), 0
     ending: dict[BaseProcess, float] = {}  # with the time when they are killed
     closing: dict[BaseProcess, Any] = {}  # whether they close their environments
     terminated: list[float] = []  # with the time when it leaves at the latest
@@ -103,7 +104,11 @@ def _accept(listener: socket.socket, context: ssl.SSLContext, idle_timeout_s: fl
                     started = fork.Process(target=_hold, args=(stream, context, peer[0], parent, closes), daemon=True)
                     started.start()
                     undone.pop_all()
+                refused = 0
             except OSError as error:  # no descriptor, or no process, is left: the vector connects again
+                refused += 1
+                if refused > _MOST_REFUSED:  # a process that could not be forked leaves descriptors
+                    raise
                 print(f"environment server: takes no vector now: {error}", flush=True)
                 time.sleep(_LOOK_S)
                 continue

@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 
 import gymnasium
 
-from rollfleet.errors import EnvironmentInvalid
+from rollfleet.envs.space_tree import array_leaves
+from rollfleet.errors import EnvironmentInvalid, JobInvalid
 from rollfleet.system.entrypoints import load
 from rollfleet_api.wording import nearest
 
@@ -51,3 +52,22 @@ def not_built(source: str, exc: Exception, env_id: str | None, kwargs: Mapping[s
     return EnvironmentInvalid(
         f"{source} could not be built with kwargs {dict(kwargs)}: {type(exc).__name__}: {exc}. {hint}"
     )
+
+
+def checked(build: Callable[[], Env], source: str, env_id: str | None, kwargs: Mapping[str, object]) -> Env:
+    """Return an environment, which shows that its spaces are supported."""
+    try:
+        first = build()
+    except JobInvalid:
+        raise
+    except Exception as exc:
+        raise not_built(source, exc, env_id, kwargs) from exc
+    if not isinstance(first, gymnasium.Env):
+        raise EnvironmentInvalid(f"{source} returned a {type(first).__name__}; return a gymnasium.Env")
+    try:
+        array_leaves(first.observation_space, "observation", source)
+        array_leaves(first.action_space, "action", source)
+    except EnvironmentInvalid:
+        first.close()
+        raise
+    return first

@@ -11,7 +11,6 @@ from pathlib import Path
 from pickle import dumps
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
@@ -22,8 +21,8 @@ from rollfleet.envs.places import Place, place_of, place_on
 from rollfleet.envs.serial import Step
 from rollfleet.envs.server import BEGIN, CALL, STEP, EnvInfos
 from rollfleet.envs.server_process import Maker
-from rollfleet.envs.single import Env, not_built, registered
-from rollfleet.envs.space_tree import array_leaves, unheld
+from rollfleet.envs.single import Env, checked, registered
+from rollfleet.envs.space_tree import unheld
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.errors import EnvironmentInvalid, JobInvalid
 from rollfleet_api.env import MAX_ENVS
@@ -80,9 +79,9 @@ def make_vec(
     except ValueError:
         modes = ", ".join(repr(each.value) for each in AutoresetMode)
         raise JobInvalid(f"autoreset_mode: expected one of {modes}, got {shown(autoreset_mode)}") from None
-    first = _first(makers[0], source, env if isinstance(env, str) else None, env_kwargs or {})
+    first = checked(makers[0], source, env if isinstance(env, str) else None, env_kwargs or {})
     with ExitStack() as undone:
-        undone.callback(first.close)  # twice is harmless
+        undone.callback(first.close)
         if cluster is None:
             place = place_of(len(makers), workers, servers, certificate)
         elif servers is None and certificate is None:
@@ -91,10 +90,13 @@ def make_vec(
             raise JobInvalid("cluster: its pods are the servers; remove `servers` and `certificate`, or `cluster`")
         undone.callback(place.leave)
         batch = _batch(len(makers), place.servers, batch_size)
-        makers = [place.maker] * len(makers) if place.maker else makers
-        envs = ServedVectorEnv(makers, place, sample=lambda: first, batch_size=batch, mode=mode)
         undone.pop_all()
-        return envs
+    try:
+        makers = [place.maker] * len(makers) if place.maker else makers
+        return ServedVectorEnv(makers, place, sample=lambda: first, batch_size=batch, mode=mode)
+    except BaseException:
+        place.leave()
+        raise
 
 
 class ServedVectorEnv(ProcessVectorEnv):
@@ -378,22 +380,3 @@ def _makers(env: Any, num_envs: int | None, kwargs: Mapping[str, object]) -> tup
         return f"environment {env!r}", [registered(env, kwargs)] * count
     source = f"environment factory {getattr(makers[0], '__qualname__', makers[0])!r}"
     return source, [partial(each, **kwargs) if callable(each) else registered(each, kwargs) for each in makers]
-
-
-def _first(build: Maker, source: str, env_id: str | None, kwargs: Mapping[str, object]) -> Env:
-    """Return an environment, which shows that its spaces are supported."""
-    try:
-        first = build()
-    except JobInvalid:
-        raise
-    except Exception as exc:
-        raise not_built(source, exc, env_id, kwargs) from exc
-    if not isinstance(first, gymnasium.Env):
-        raise EnvironmentInvalid(f"{source} returned a {type(first).__name__}; return a gymnasium.Env")
-    try:
-        array_leaves(first.observation_space, "observation", source)
-        array_leaves(first.action_space, "action", source)
-    except EnvironmentInvalid:
-        first.close()
-        raise
-    return first

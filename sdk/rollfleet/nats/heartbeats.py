@@ -94,7 +94,7 @@ class LearnerHeartbeats:
         await link.ask(Ask.CONTROL)
         until_s = time.monotonic() + JOIN_S + wait_s
         await asyncio.sleep(LEARNER_S + wait_s)
-        while self.roster.members() - self.roster.statuses().keys() and time.monotonic() < until_s:
+        while len(self.roster.statuses()) < len(self.roster.members()) and time.monotonic() < until_s:
             self._heard.clear()
             try:
                 async with asyncio.timeout(QUIET_S + wait_s):

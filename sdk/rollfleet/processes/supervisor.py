@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 TERMINATE_GRACE_S = 1.0
 RESTARTS_OF_EVALUATION = 10  # of one evaluation worker; then it evaluates no more
+CLOSE_S = 1.0  # for a failed worker to close its environments before its successor starts; the learner waits
 EXIT_S = 5.0  # between the end of a connection and the end of its process
 
 
@@ -253,8 +254,8 @@ class Supervisor:
             signal_group(handle.process, signal.SIGKILL)  # also the processes that it left behind
         failed = not handle.ended_well or (handle.status is not None and handle.status.state is WorkerState.FAILED)
         again = failed and not handle.instructions.leave and self._may_restart(handle)
-        # Its successor makes the same environments, so it closes them before.
-        code = handle.process.wait(EXIT_S if again or not handle.ended_well else 0)
+        # Its successor makes the same environments, so it may close them before.
+        code = handle.process.wait(EXIT_S if not handle.ended_well else CLOSE_S if again else 0)
         if code is None:
             self._ending.append(handle)
         crash = handle.crash()
@@ -266,11 +267,18 @@ class Supervisor:
         if handle.instructions.leave or not failed:
             return
         if again:
-            instructions = replace(handle.instructions, control=self._control, taken=0)
+            call = handle.instructions.call  # its successor might die of it as well
+            instructions = replace(handle.instructions, control=self._control, taken=0, call=None)
             try:
                 self._start(handle.seat, handle.incarnation + 1, instructions)
             except OSError as error:  # no memory, processes or descriptors are left
                 self._fail(handle, WorkerFailed(handle.index, f"it cannot be started again: {error}"))
+            if call and (answered := self._calls.get(call.number)):
+                ended = (
+                    f"worker {handle.index} was started again before it answered; call again, unless that ended it"
+                )
+                with suppress(InvalidStateError):
+                    answered.set_result(Answer(number=call.number, error=ended))
         elif not handle.ended_well:
             ended = describe_exit(code) if code is not None else "it closed its connection"
             self._fail(handle, WorkerFailed(handle.index, f"{ended}\n{crash}" if crash else ended))

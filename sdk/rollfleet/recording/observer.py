@@ -47,7 +47,7 @@ class Observer:
         self._duplicates = DuplicateFilter()
         self._waiting: deque[Assembled[Identity]] = deque()
         self._waiting_bytes = 0
-        self.corrupt = 0
+        self.corrupt = self._session = 0
         self._ended: JobEnded | None = None
         self._changed = threading.Condition()
         link.call(self._subscribe(), timeout_s=SUBSCRIBE_TIMEOUT_S)
@@ -129,7 +129,8 @@ class Observer:
         self._assembler.max_pending = (job.spec.delivery.max_batches_ahead + 2) * job.spec.workers
 
     def _obey(self, control: Control) -> None:
-        if control.phase is LearnerPhase.COMPLETE:
+        self._session = max(self._session, control.session)
+        if control.phase is LearnerPhase.COMPLETE and control.session == self._session:  # of none that was replaced
             self._end(JobEnded(f"the job {self.job.key} is complete"))
 
     def _end(self, error: JobEnded) -> None:

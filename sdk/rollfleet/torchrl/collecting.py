@@ -17,7 +17,7 @@ from torchrl.envs import EnvBase
 from torchrl.weight_update import NoWeightSyncScheme
 
 from rollfleet.collector import Collector as NativeCollector
-from rollfleet.data.batch import TRAJECTORY, VERSION
+from rollfleet.data.batch import MASK, TRAJECTORY, VERSION
 from rollfleet.data.tensor_tree import key_of
 from rollfleet.data.whole_trajectories import WholeTrajectories, add_batch, batch_of
 from rollfleet.envs.torchrl_env import STAYS_OPEN
@@ -152,11 +152,8 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
             elif self.replay_buffer is None:
                 yield result
             else:
-                parts = [result]
-                if self._shape.cat == "stack" and not splits:
-                    parts = [part for part in map(without_padding, result.unbind(0)) if part.shape[-1]]
-                for part in parts:
-                    self.replay_buffer.extend(part)
+                for part in [result] if splits else self._without_padding(result):
+                    self.replay_buffer.extend(part if self.track_traj_ids else part.exclude("collector"))
                 yield None
 
     def __repr__(self) -> str:
@@ -191,8 +188,21 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
         if self.track_policy_version:
             for key in ("policy_version", ("next", "policy_version")):
                 batch.set(key, torch.full(batch.shape, number))
-        batch = without_marks(batch, ids=self.track_traj_ids)
+        padded = self.replay_buffer is not None and MASK in batch.keys(True)
+        batch = without_marks(batch, ids=self.track_traj_ids or padded)
         return batch.exclude(*self._repeated) if self.compact_obs else batch
+
+    def _without_padding(self, batch: Any) -> list[Any]:
+        """Return the frames of each worker alone; of a batch without padding that is not stacked, the batch itself."""
+        sizes = self._shape.sizes
+        if self._shape.cat == "stack":
+            inner = batch.batch_dims > len(sizes) + 2  # of a distributed collector
+            parts = (batch.flatten(0, 1) if inner else batch).unbind(0)
+        elif sizes and isinstance(batch, TensorDictBase) and MASK in batch.keys(True):  # a job has joined them
+            parts = batch.split(sizes[0])
+        else:
+            return [batch]
+        return [part for part in map(without_padding, parts) if part.shape[-1]]
 
     def _whole_trajectories(self, batch: TensorDictBase, count: int) -> Iterator[Any]:
         """Yield the batches of `count` trajectories that these frames complete; None: they are in the replay buffer."""

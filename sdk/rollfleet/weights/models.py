@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from rollfleet.errors import JobInvalid, WeightMismatch
 from rollfleet.weights.layout import State, state_of
@@ -32,14 +33,18 @@ def models_of(policy: Any) -> dict[str, State]:
 
 
 def _warn_of_rest(policy: nn.Module, models: Mapping[str, State]) -> None:
-    held = {tensor.data_ptr() for state in models.values() for tensor in state.values()}
-    own = policy.state_dict().items()
-    if left := [name for name, value in own if isinstance(value, Tensor) and value.data_ptr() not in held]:
+    held = {tensor.data_ptr() for state in models.values() for tensor in state.values() if _has_memory(tensor)}
+    own = {name: value for name, value in policy.state_dict().items() if _has_memory(value)}
+    if left := [name for name, value in own.items() if value.data_ptr() not in held]:
         warnings.warn(
             f"{', '.join(left)}: in none of the policy's `models`, so they are not sent; put them into one, or give "
             "the attribute `models` another name",
             stacklevel=2,
         )
+
+
+def _has_memory(value: object) -> bool:
+    return isinstance(value, Tensor) and not is_lazy(value) and value.layout is torch.strided and not value.is_meta
 
 
 def nan_in(models: Mapping[str, State]) -> str | None:

@@ -245,6 +245,7 @@ def test_an_environment_that_closes_slowly_is_not_killed(certificate: Path, tmp_
         wait_until(file.exists, 15)
 
 
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux limits another process")
 def test_a_server_that_could_take_no_vector_takes_the_next(certificate: Path) -> None:
     with Host(certificate) as host:
         connect(host, certificate).close()

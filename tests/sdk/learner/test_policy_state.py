@@ -47,6 +47,7 @@ def test_each_version_has_the_training_flags_of_all_modules(collect: Collect) ->
     assert modes(next(collector)) == [True, True, True]
 
 
+@pytest.mark.filterwarnings("ignore:.* in none of the policy's `models`:UserWarning")
 def test_a_policy_of_several_models_has_flags_too(collect: Collect) -> None:
     class Several(Moded):
         @property
