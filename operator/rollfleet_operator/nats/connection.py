@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import ssl
-from contextlib import suppress
 from typing import Any
 
 from nats.aio.client import Client, RawCredentials
@@ -50,9 +49,11 @@ class Connection:
         """Close the connection; the next use opens it again."""
         client, self._client = self._client, None
         if client:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_S):
-                    await client.close()
+            closing = asyncio.create_task(client.close())
+            await asyncio.wait([closing], timeout=CLOSE_S)
+            if not closing.done() and (writer := getattr(client._transport, "_io_writer", None)):
+                writer.transport.abort()
+            await closing
 
     async def _open(self) -> Client:
         ca, client, refusals = self.login.ca, Client(), list[Exception]()

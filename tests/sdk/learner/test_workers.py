@@ -1,5 +1,6 @@
 """`collector.call`: methods of workers' environments and policies, in every place."""
 
+import os
 from typing import Any
 
 import gymnasium
@@ -33,6 +34,9 @@ class Levelled(Observing):
 
     def repeated(self, text: str) -> str:
         return 2 * text
+
+    def end(self) -> None:
+        os._exit(1)
 
     def broken(self) -> None:
         raise ArithmeticError("no such level")
@@ -111,6 +115,15 @@ def test_a_method_may_be_called_while_a_buffer_is_filled(collect: Collect) -> No
 def test_a_worker_that_is_named_twice_is_called_once(here: Collect) -> None:
     collector = here(Levelled, num_envs=1, frames_per_batch=8)
     assert collector.call([0, 0], "env.set_level", 3) == {0: [0]}
+
+
+def test_a_call_in_which_a_process_ends_is_not_made_again() -> None:
+    again = rollfleet.Processes(max_restarts_per_worker=1)
+    with rollfleet.Collector(Levelled, frames_per_batch=8, workers=1, processes=again) as collector:
+        next(collector)
+        with pytest.raises(CallFailed, match=r"^worker 0: env\.end: worker 0 was started again before it answered"):
+            collector.call(0, "env.end")
+        assert len(next(collector)) == 1
 
 
 @pytest.mark.parametrize("method", ["env.broken", "env.missing", "policy.missing"])

@@ -33,7 +33,8 @@ class Counting(gymnasium.Env[Any, Any]):
 
     Args:
         fails_at: It raises at these steps of its life.
-        gates: Two named pipes. The last step of the first episode opens the first one, and waits at the second.
+        gates: Two named pipes. The last step of the first episode opens the first one, and waits at the second. It
+            removes the first: Ctrl-C may cost its process, and another environment in its place does not wait.
     """
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
@@ -52,8 +53,9 @@ class Counting(gymnasium.Env[Any, Any]):
         self._steps += 1
         if self._life in self._fails_at:
             raise ValueError("the arm came off")
-        if self._gates and self._life == EPISODE:
+        if self._gates and self._life == EPISODE and self._gates[0].exists():
             self._gates[0].open("w").close()
+            self._gates[0].unlink()
             gate = os.open(self._gates[1], os.O_RDONLY | os.O_NONBLOCK)
             try:
                 while not select.select([gate], [], [], 0.05)[0]:  # a signal just before a longer wait would not end it
