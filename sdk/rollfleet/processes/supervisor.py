@@ -274,9 +274,7 @@ class Supervisor:
             except OSError as error:  # no memory, processes or descriptors are left
                 self._fail(handle, WorkerFailed(handle.index, f"it cannot be started again: {error}"))
             if call and (answered := self._calls.get(call.number)):
-                ended = (
-                    f"worker {handle.index} was started again before it answered; call again, unless that ended it"
-                )
+                ended = f"worker {handle.index} was started again before it answered; call again, unless that ended it"
                 with suppress(InvalidStateError):
                     answered.set_result(Answer(number=call.number, error=ended))
         elif not handle.ended_well:
