@@ -71,7 +71,13 @@ def plan_access(wanted: Sequence[Manifest], observed: Observed, answered: Mappin
 
 
 def plan_runs(
-    job: CollectorJob, wanted: Sequence[Manifest] | None, observed: Observed, stage: Stage, *, lingering: bool = False
+    job: CollectorJob,
+    wanted: Sequence[Manifest] | None,
+    observed: Observed,
+    stage: Stage,
+    *,
+    lingering: bool = False,
+    may_start: bool = True,
 ) -> list[Action]:
     """Plan the Kubernetes Jobs, in the order of the actions.
 
@@ -84,6 +90,7 @@ def plan_runs(
         observed: The observed children.
         stage: The job's stage.
         lingering: Whether the workers of a complete job may still leave by themselves.
+        may_start: Whether pods may start. Otherwise no run is created, enlarged, or deleted for a successor.
     """
     names = None if wanted is None else {manifest["metadata"]["name"] for manifest in wanted}
     runs = [run for run in observed.runs if not run.deleting]
@@ -96,6 +103,7 @@ def plan_runs(
         for run in runs
         if not run.finished and (starting or run not in leaving)  # one that leaves may have to stay
         if (spec := _changed(job, run, stopped=stage.ended and (not lingering or run in coming_back)))
+        and (may_start or spec.get("parallelism", 0) <= run.pods)
     ]
     ending = [  # those of which other containers still run; unlike a deletion, a deadline leaves logs and exit codes
         Change(Ref("Pod", pod.name), {"spec": {"activeDeadlineSeconds": END_NOW_S}})
@@ -110,9 +118,10 @@ def plan_runs(
     created = [
         Apply(manifest, new=True)
         for manifest in (wanted or ())
-        if starting and manifest["metadata"]["name"] not in there
+        if starting and may_start and manifest["metadata"]["name"] not in there
     ]
-    return [*changed, *created, *(Delete(Ref("Job", run.name), run.uid) for run in leaving), *ending]
+    deleted = [Delete(Ref("Job", run.name), run.uid) for run in leaving if may_start]
+    return [*changed, *created, *deleted, *ending]
 
 
 def _must_go(job: CollectorJob, run: Run, wanted: Collection[str] | None, stage: Stage, lingering: bool) -> bool:

@@ -30,7 +30,7 @@ from rollfleet_operator.names import account
 from rollfleet_operator.nats_access import NatsAccess
 from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.observed import Observed
-from rollfleet_operator.plan import Apply, Change, plan_access, plan_runs, stamp
+from rollfleet_operator.plan import Apply, plan_access, plan_runs, stamp
 from rollfleet_operator.retention import expires_in_s, lingers_for_s
 from rollfleet_operator.scheduler import is_held
 from rollfleet_operator.settings import Settings
@@ -193,12 +193,9 @@ class Reconciler:
                 blocked = error
         observed = self._reader.observe(job, memory)
         lingering = found.stage is Stage.COMPLETE and lingers_for_s(job, now_s) > 0
-        actions = plan_runs(job, wanted, observed, found.stage, lingering=lingering)
-        stopping = job.spec.suspend or memory.namespace_ends
-        if found.stage is Stage.LIVE and not stopping and not self._may_start(job, memory, observed):
-            sizes = {run.name: run.pods for run in observed.runs}  # those that exist are scaled down
-            changes = [each for each in actions if isinstance(each, Change)]
-            actions = [c for c in changes if c.patch["spec"].get("parallelism", 0) <= sizes.get(c.ref.name, 0)]
+        stopping = found.stage is not Stage.LIVE or job.spec.suspend or memory.namespace_ends
+        may_start = stopping or self._may_start(job, memory, observed)
+        actions = plan_runs(job, wanted, observed, found.stage, lingering=lingering, may_start=may_start)
         starting = any(isinstance(action, Apply) for action in actions)  # pods need their rights
         waits = any(not (pod.running or pod.finished) for pod in observed.pods)  # perhaps for a Secret
         if abs(now_s - memory.secrets_s) >= (self._settings.resync_s if waits else self._settings.verify_s):

@@ -1,14 +1,16 @@
 """The work behind `rollfleet submit` on a cluster: the learner as a pod of its job, its source, and its output."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from rollfleet.cli.error_lines import EXIT_FAILURE
 from rollfleet.cli.validate import entrypoints, importing_from
-from rollfleet.cluster.jobs import AWAY_S, Jobs
+from rollfleet.cluster.jobs import Jobs
+from rollfleet.cluster.patience import AGAIN_S, AWAY_S, answered
 from rollfleet.cluster.refusals import passes
 from rollfleet.cluster.sources import Sources
 from rollfleet.errors import ClusterError, JobEnded, JobInvalid
@@ -17,8 +19,7 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.status import ConditionType
 from rollfleet_api.validation import parse_job
-
-AGAIN_S = 1.0  # between two streams of a pod's log
+from rollfleet_api.views import JobView
 
 
 def with_learner(
@@ -67,19 +68,10 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
     Raises:
         JobEnded: The job was deleted.
     """
-    state, cut, followed, away_s = "", "", set[str](), 0.0
+    state, cut, followed = "", "", set[str]()
     while True:
-        states = jobs.watch(job)
-        try:
-            newest = next(states, None)
-        except ClusterError as error:  # after a cut it may be away for a while
-            away_s = away_s or time.monotonic()
-            if not state or not passes(error) or time.monotonic() >= away_s + AWAY_S:
-                raise
-            time.sleep(AGAIN_S)
-            continue
-        away_s = 0.0
-        for seen in chain(filter(None, [newest]), states):
+        away_until_s = time.monotonic() + AWAY_S if state else 0.0  # after a cut it may be away for a while
+        for seen in answered(partial(_states, jobs, job), away_until_s):
             found, complete = diagnose(seen), seen.status.held(ConditionType.COMPLETE)
             over = seen.status.has_ended(seen.metadata.generation)  # one of an earlier spec is tried again
             pods = [pod for pod in jobs.pods(seen) if pod.role == Role.LEARNER and pod.phase != "Pending"]
@@ -115,3 +107,9 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
                 break  # the states of the meantime are past
         else:
             raise JobEnded(f"{job} was deleted")
+
+
+def _states(jobs: Jobs, job: str) -> Iterator[JobView]:
+    """Return a job's states, the first of which is read by now."""
+    states = jobs.watch(job)
+    return chain([next(states)], states)

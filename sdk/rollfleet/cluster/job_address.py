@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from rollfleet.cluster.api import ClusterApi
-from rollfleet.cluster.refusals import passes
+from rollfleet.cluster.patience import answered
 from rollfleet.cluster.tunnel import Tunnel
 from rollfleet.errors import ClusterError, ConnectionFailed, JobNotFound
 from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, PUBLIC_URL_FILE, SPEC_FILE, URL_FILE, Address
@@ -149,20 +149,19 @@ def wait_for_secret(
 ) -> Mapping[str, Any]:
     """Return the learner's Secret, which the operator creates. Arguments and errors: see `JobAddress`."""
     name, until = credentials_secret(job, Role.LEARNER), time.monotonic() + timeout_s
-    answered = False
+
+    def read() -> Mapping[str, Any] | None:
+        secret = api.get("Secret", namespace, name)
+        if secret is None and api.get(KIND, namespace, job) is None:
+            raise JobNotFound(f"the cluster has no job {namespace}/{job}; submit it, or check its name")
+        return secret
+
+    away_until_s = 0.0  # a cluster that has never answered is an error at once
     while True:
         late = time.monotonic() >= until
-        try:
-            if (secret := api.get("Secret", namespace, name)) is not None:
-                return secret
-            if api.get(KIND, namespace, job) is None:
-                raise JobNotFound(f"the cluster has no job {namespace}/{job}; submit it, or check its name")
-            answered = True
-        except ClusterError as error:
-            if late or not answered or not passes(error):
-                raise
-            time.sleep(_LOOK_S)
-            continue
+        if (secret := answered(read, away_until_s)) is not None:
+            return secret
+        away_until_s = until
         look()
         if late:
             raise ClusterError(

@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
 from rollfleet.arguments import seconds, shown, whole_number
 from rollfleet.cluster.api import ClusterApi, Manifest
+from rollfleet.cluster.patience import AGAIN_S, AWAY_S, answered
 from rollfleet.cluster.refusals import passes
 from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound, Timeout
 from rollfleet_api.diagnosis import diagnose, stale
@@ -32,9 +34,6 @@ if TYPE_CHECKING:
     from rollfleet.cluster.sources import Sources
 
 V = TypeVar("V", bound=View)
-
-AGAIN_S: Final = 1.0  # before a stream that was cut begins again
-AWAY_S: Final = 60.0  # that a cluster may be away while a job is watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +125,10 @@ class Jobs:
         """
         until = time.monotonic() + (MAX_COUNT if timeout_s is None else seconds(timeout_s, "timeout_s"))
         namespace, name = self._parts(job)
-        selector, last, uid, away_s = f"metadata.name={name}", "", "", 0.0
+        selector, last, uid = f"metadata.name={name}", "", ""
         while True:
-            try:
-                listed = self.api.list(KIND, namespace, fields=selector)
-            except ClusterError as error:
-                away_s = away_s or time.monotonic()
-                if not last or not passes(error) or time.monotonic() >= min(until, away_s + AWAY_S):
-                    raise
-                time.sleep(AGAIN_S)
-                continue
-            away_s = 0.0
+            away_until_s = min(until, time.monotonic() + AWAY_S) if last else 0.0
+            listed = answered(partial(self.api.list, KIND, namespace, fields=selector), away_until_s)
             if not listed.items and not last:
                 raise _not_found(namespace, name)
             if not listed.items or (uid and listed.items[0]["metadata"]["uid"] != uid):

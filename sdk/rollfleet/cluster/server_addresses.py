@@ -11,7 +11,7 @@ from typing import Final
 from rollfleet.cluster.api import Manifest
 from rollfleet.cluster.job_address import answers, file_of, wait_for_secret
 from rollfleet.cluster.jobs import Jobs
-from rollfleet.cluster.refusals import passes
+from rollfleet.cluster.patience import answered
 from rollfleet.cluster.tunnel import Tunnel
 from rollfleet.errors import ClusterError, JobEnded, JobInvalid
 from rollfleet_api.diagnosis import diagnose
@@ -80,16 +80,10 @@ class ServerAddresses:
         until = time.monotonic() + timeout_s
         while True:
             late = time.monotonic() >= until
-            try:
-                view = self._jobs.get(f"{self._namespace}/{self._job}")
-                counts = view.status.servers or EnvServersStatus()
-                if 0 < counts.desired <= counts.ready and (run := self._run()):
-                    break
-            except ClusterError as error:
-                if late or not passes(error):
-                    raise
-                time.sleep(_LOOK_S)
-                continue
+            view = answered(partial(self._jobs.get, f"{self._namespace}/{self._job}"), until)
+            counts = view.status.servers or EnvServersStatus()
+            if 0 < counts.desired <= counts.ready and (run := answered(self._run, until)):
+                break
             self._look()
             if view.status.has_ended(view.metadata.generation):
                 raise JobEnded(f"{view.key} has no more environment servers: it is {diagnose(view)}")

@@ -1,5 +1,6 @@
 """The program of an environment server: it holds environments for vectors on other hosts."""
 
+import math
 import multiprocessing
 import os
 import pickle
@@ -10,6 +11,7 @@ import ssl
 import sys
 import time
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -57,44 +59,57 @@ def host(port: int, certificate: str | Path, *, idle_timeout_s: float = 0.0) -> 
             sys.exit(EXIT_TERMINATED)
 
 
+@dataclass(slots=True, eq=False)
+class _Served:
+    """A vector's process and connection.
+
+    Attributes:
+        closes: Whether the process closes its environments, a shared byte.
+        since_s: The time when it connected.
+        until_s: The time when the process is killed, unless it closes; infinite: its vector is there.
+    """
+
+    process: BaseProcess
+    stream: socket.socket
+    closes: Any
+    since_s: float
+    until_s: float = math.inf
+
+
 def _accept(listener: socket.socket, context: ssl.SSLContext, idle_timeout_s: float) -> bool:
     """Start a process for each vector that connects, until SIGTERM. One whose vector is gone has `GRACE_S` to end.
 
     Returns whether it ended before SIGTERM, because none was connected. A connection of less than a second is a probe.
     """
     fork, parent, poll = multiprocessing.get_context("fork"), os.getpid(), select.poll()
-    held: dict[BaseProcess, socket.socket] = {}
-    since: dict[BaseProcess, float] = {}
+    served: list[_Served] = []
     used_s, refused = time.monotonic(), 0
-    ending: dict[BaseProcess, float] = {}  # with the time when they are killed
-    closing: dict[BaseProcess, Any] = {}  # whether they close their environments
     terminated: list[float] = []  # with the time when it leaves at the latest
     signal.signal(signal.SIGTERM, lambda *_: terminated.append(time.monotonic() + _LEAVES_WITHIN_S))
     poll.register(listener, select.POLLIN)
     close_in_children(listener)
-    while not terminated or (held and time.monotonic() < terminated[0]):
+    while not terminated or (served and time.monotonic() < terminated[0]):
         if terminated and listener.fileno() >= 0:
             poll.unregister(listener)
             listener.close()
         ready, now_s = dict(poll.poll(1000 * _LOOK_S)), time.monotonic()
-        if any(now_s - since[process] >= _LOOK_S for process in held):
+        if any(now_s - each.since_s >= _LOOK_S for each in served):
             used_s = now_s
-        elif idle_timeout_s and not held and now_s - used_s >= idle_timeout_s:
+        elif idle_timeout_s and not served and now_s - used_s >= idle_timeout_s:
             return True
-        for process, stream in [*held.items()]:
-            if process.sentinel in ready or not process.is_alive():  # what it started may hold the sentinel
-                poll.unregister(process.sentinel)
-                if ending.pop(process, None) is None:
-                    poll.unregister(stream)
-                stream.close()  # as long as it is open here, the vector does not notice
-                process.join()
-                del held[process], since[process], closing[process]
-            elif stream.fileno() in ready:
-                poll.unregister(stream)
-                ending[process] = time.monotonic() + GRACE_S
-        for overdue in [each for each, until_s in ending.items() if time.monotonic() >= until_s]:
-            if not closing[overdue].value or time.monotonic() >= ending[overdue] + _LEAVES_WITHIN_S:
-                overdue.kill()  # its environment hangs in a step, or in its end
+        for each in [*served]:
+            if each.process.sentinel in ready or not each.process.is_alive():  # what it started may hold the sentinel
+                poll.unregister(each.process.sentinel)
+                if each.until_s == math.inf:
+                    poll.unregister(each.stream)
+                each.stream.close()  # as long as it is open here, the vector does not notice
+                each.process.join()
+                served.remove(each)
+            elif each.stream.fileno() in ready:
+                poll.unregister(each.stream)
+                each.until_s = time.monotonic() + GRACE_S
+            elif time.monotonic() >= each.until_s + (_LEAVES_WITHIN_S if each.closes.value else 0):
+                each.process.kill()  # its environment hangs in a step, or in its end
         if listener.fileno() in ready:
             try:
                 closes = fork.RawValue("b", 0)
@@ -115,7 +130,7 @@ def _accept(listener: socket.socket, context: ssl.SSLContext, idle_timeout_s: fl
             close_in_children(stream)
             poll.register(started.sentinel, select.POLLIN)
             poll.register(stream, _HUNG_UP)
-            held[started], since[started], closing[started] = stream, now_s, closes
+            served.append(_Served(started, stream, closes, now_s))
     return False
 
 

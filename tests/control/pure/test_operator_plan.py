@@ -83,6 +83,20 @@ def test_scaling_changes_completions_and_parallelism_together(
     assert action.patch == {"spec": {"completions": 4, "parallelism": 4}}
 
 
+@pytest.mark.parametrize(("workers", "changes"), [(1, 1), (4, 0)])
+def test_pods_that_may_not_start_yet_are_not_created_but_are_scaled_down(workers: int, changes: int) -> None:
+    actions = planned(scene(workers=2).edited(workers=workers), may_start=False)
+    assert len([each for each in actions if isinstance(each, Change)]) == changes
+    created = planned(replace(scene(), children=()), may_start=False)
+    assert "Job" not in [each.manifest["kind"] for each in created]
+
+
+def test_runs_stay_while_their_successors_may_not_start() -> None:
+    replaced = scene().edited(env={"id": "Pendulum-v1"})
+    assert deletion(replaced) in planned(replaced)
+    assert not [each for each in planned(replaced, may_start=False) if isinstance(each, Delete)]
+
+
 def with_additions(scene: Scene) -> Scene:
     for child in scene.children:
         scene = drifted(scene, ref(child), {"metadata": {"labels": {"theirs": "1"}}, "status": {"seen": True}})

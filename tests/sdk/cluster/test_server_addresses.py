@@ -1,12 +1,12 @@
 """The addresses of environment servers on a real API server; the test plays the operator."""
 
 import base64
-import socket
 import threading
 from typing import Any
 
 import pytest
 from tests.api.job_data import job_data
+from tests.faults.proxy import Proxy
 from tests.sdk.cluster.namespace import Namespace, condition
 
 from rollfleet import Jobs
@@ -19,25 +19,25 @@ from rollfleet_api.permissions import Role
 ENV: Any = {"id": "CartPole-v1", "numEnvs": 2, "vectorization": "Async", "servers": {"replicas": 2}}
 
 
-def test_a_request_without_an_answer_does_not_end_the_wait(jobs: Jobs, namespace: Namespace) -> None:
+def test_a_request_without_an_answer_does_not_end_the_wait(network: Proxy, namespace: Namespace) -> None:
+    jobs = Jobs(namespace=namespace.name)
     jobs.submit(job_data(env=ENV))
     metadata = {"name": credentials_secret("cartpole", Role.LEARNER), "namespace": namespace.name}
     data = {CERTIFICATE_FILE.name: base64.b64encode(b"a certificate").decode()}
     jobs.api.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
-    configuration = jobs.api.client.configuration
-    host = configuration.host
-    with socket.create_server(("127.0.0.1", 0)) as silent:
 
-        def lose() -> None:
-            configuration.host = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    def cut() -> None:  # while a request waits for its answer
+        network.cut()
+        network.heal()
+        namespace.report(conditions=[condition("Complete", "ServersUnused")])
 
-        def close_one() -> None:
-            with silent.accept()[0]:
-                configuration.host = host
-                namespace.report(conditions=[condition("Complete", "ServersUnused")])
+    timer = threading.Timer(2.0, cut)
 
-        thread = threading.Thread(target=close_one, daemon=True)
-        thread.start()
-        with pytest.raises(JobEnded, match=r"cartpole has no more environment servers: it is \w+ \(ServersUnused\)"):
-            ServerAddresses(jobs, namespace.name, "cartpole", timeout_s=60, look=lose)
-        thread.join()
+    def lose() -> None:
+        if timer.ident is None:
+            network.stall()
+            timer.start()
+
+    with pytest.raises(JobEnded, match=r"cartpole has no more environment servers: it is \w+ \(ServersUnused\)"):
+        ServerAddresses(jobs, namespace.name, "cartpole", timeout_s=60, look=lose)
+    timer.join()
