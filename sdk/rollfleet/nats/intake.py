@@ -1,13 +1,14 @@
-"""Decides what a learner asks of its workers: each batch comes whole, and no more than a window is on its way.
+"""Decides what a learner asks of its workers: batches come whole and in order, no more than a window on their way.
 
 It does no I/O. A worker sends small batches unasked, and offers larger ones. Of these the intake asks for chunks, in
 the order of the offers, as long as fewer than `WINDOW_BYTES` are on their way. An offer also shows what was lost: its
-worker has carried out the request, and chunks are missing. Offers and chunks of a worker keep their order.
+worker has carried out the request, and chunks are missing. Offers and chunks of a worker keep their order. A batch that
+is whole waits for those before it: a cut may have lost them.
 """
 
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
@@ -23,6 +24,7 @@ from rollfleet.wire.chunks import (
     piece_of,
 )
 from rollfleet.wire.codec import LARGEST_BATCH_BYTES, Allocate
+from rollfleet_api.messages import MAX_COUNT
 from rollfleet_api.transfers import KeptBatch, Offer, Receipt
 
 WINDOW_BYTES = 16 << 20  # with `UNASKED_BYTES`, less than NATS holds for a learner before it cuts the connection
@@ -37,8 +39,8 @@ class _Coming:
     """A batch that its worker keeps and the learner has not taken.
 
     Attributes:
-        message: What has come; None: nothing was asked for, or it is complete.
-        complete: Whether it waits for the learner's loop.
+        message: What has come; None: nothing was asked for, or it was passed on.
+        complete: Whether all of it has come.
         asked: Number of its first chunks that came, or were asked for.
         due: Number of chunks on their way.
         asked_in: Number of the last receipt that asked for some.
@@ -69,13 +71,31 @@ class _Coming:
 
 
 class _Sender:
-    """A process of a worker, and its batches."""
+    """A process of a worker, and its batches, by number.
+
+    Attributes:
+        next: Numbers from this one on have not been passed on; earlier ones that are not coming were taken.
+        shown: Below this number, all that it keeps is coming, by its last offer.
+        known: Whether it has sent its first batch, or an offer: else it keeps earlier ones.
+    """
 
     def __init__(self, incarnation: int, process: int) -> None:
         self.order, self.process = (incarnation, process), process
-        self.coming: dict[int, _Coming] = {}  # by number
-        self.taken: dict[int, None] = {}  # the last ones, in their order: an offer may still name them
-        self.known = False  # whether it has sent its first batch, or an offer: else it keeps earlier ones
+        self.coming: dict[int, _Coming] = {}
+        self.next = self.shown = 0
+        self.known = False
+
+    def has_taken(self, sequence: int) -> bool:
+        return sequence < self.next and sequence not in self.coming
+
+    def pass_on(self) -> Iterator[Assembled[Identity]]:
+        """Yield what is complete, unless it waits for an earlier batch."""
+        for sequence, coming in sorted(self.coming.items()):
+            if not coming.complete or sequence > max(self.next, self.shown - 1):
+                return
+            if coming.message:
+                yield Assembled(key=coming.identity, buffer=coming.message.buffer)
+                self.next, coming.message = sequence + 1, None
 
 
 class Intake:
@@ -88,8 +108,9 @@ class Intake:
         last_number: Receipts have greater numbers, also than those of a process before this one.
 
     Attributes:
-        workers: Number of workers. Messages of others are ignored. It may change, as `most` may.
-        most: The most batches of a worker that come or wait, and that are remembered as taken.
+        workers: Number of workers. Messages of others are ignored. It may grow, as `most` may.
+        most: The most batches of a worker that come or wait.
+        complete: The batches that have come and no one has removed yet, those of each worker in order.
     """
 
     def __init__(
@@ -107,9 +128,10 @@ class Intake:
         self._unasked: dict[Identity, int] = {}  # bytes of batches that came unasked, until they are taken
         self._unasked_bytes = 0
         self.workers, self.most = 1, 4
+        self.complete: deque[Assembled[Identity]] = deque()
 
-    def add(self, chunk: Received) -> Assembled[Identity] | None:
-        """Add a chunk. It is copied, not kept. Returns the batch that it completes.
+    def add(self, chunk: Received) -> None:
+        """Add a chunk. It is copied, not kept.
 
         Raises:
             MessageCorrupt: The chunk contradicts itself, or other chunks of its batch.
@@ -118,24 +140,24 @@ class Intake:
         header = peek(chunk)
         identity = Identity.of(header.key)
         if identity.worker >= self.workers:
-            return None
+            return
         if (sender := self._sender(identity)) is None:
-            return None
+            return
         coming = sender.coming.get(identity.sequence)
         if coming is None:
             sender.known = sender.known or not identity.sequence
-            if identity.sequence in sender.taken or len(sender.coming) >= self.most or not sender.known:
-                return None
+            if sender.has_taken(identity.sequence) or len(sender.coming) >= self.most or not sender.known:
+                return
             if header.total_bytes > UNASKED_BYTES:
                 raise MessageTooLarge(header.total_bytes, UNASKED_BYTES, "an unasked batch")
             if self._unasked_bytes + header.total_bytes > MOST_UNASKED_BYTES:
-                return None  # its worker offers it
+                return  # its worker offers it
             coming = _Coming(identity, header.total_bytes, header.count, asked=header.count, due=header.count)
             sender.coming[identity.sequence] = coming
             self._unasked[identity] = header.total_bytes
             self._unasked_bytes += header.total_bytes
         if coming.complete or not coming.due:  # an offered batch of which nothing was asked for
-            return None
+            return
         if (coming.nbytes, coming.chunks) != (header.total_bytes, header.count):
             self._forget(sender, coming)
             raise MessageCorrupt(f"chunks of {identity} disagree with each other, or with its offer")
@@ -144,12 +166,11 @@ class Intake:
         message.add(header.index, piece_of(chunk))
         coming.due -= message.received - before
         coming.moved_s = self._clock()
-        if not message.complete:
-            return None
-        coming.complete, coming.message = True, None
-        self._to_ask.pop(identity, None)
-        self._asked.pop(identity, None)
-        return Assembled(key=identity, buffer=message.buffer)
+        if message.complete:
+            coming.complete = True
+            self._to_ask.pop(identity, None)
+            self._asked.pop(identity, None)
+            self.complete += sender.pass_on()
 
     def offered(self, worker: int, offer: Offer) -> Receipt | None:
         """Follow a worker's offer. Returns the answer, if it needs one at once.
@@ -173,7 +194,7 @@ class Intake:
             if known and not known.complete and (known.nbytes, known.chunks) != (batch.nbytes, batch.chunks):
                 self._forget(sender, known)  # its worker has cut it again, for another server
                 known = None
-            if sequence in sender.taken:
+            if sender.has_taken(sequence):
                 taken.append(sequence)
             elif known and known.complete:
                 held.append(sequence)
@@ -190,6 +211,10 @@ class Intake:
                 )
                 known = sender.coming[sequence] = _Coming(identity, batch.nbytes, batch.chunks)
                 self._to_ask[identity] = known
+            else:
+                break
+            sender.shown = sequence + 1
+        self.complete += sender.pass_on()
         if lost:  # other workers first
             for coming in sender.coming.values():
                 if self._to_ask.pop(coming.identity, None):
@@ -244,15 +269,12 @@ class Intake:
             return None
         if coming := sender.coming.get(identity.sequence):
             self._forget(sender, coming)
-        sender.taken[identity.sequence] = None
-        if len(sender.taken) > self.most:
-            del sender.taken[next(iter(sender.taken))]
         return Receipt(process=identity.process, taken=(identity.sequence,))
 
     def _sender(self, identity: Identity) -> _Sender | None:
         """Return the process that a worker is now; None: a later one has taken its place.
 
-        What its predecessor had not sent whole never comes.
+        What its predecessor had not sent whole never comes, and what waited for that is passed on.
         """
         sender, order = self._senders.get(identity.worker), (identity.incarnation, identity.process)
         if sender and sender.order > order:
@@ -260,7 +282,10 @@ class Intake:
         if sender is None or sender.order < order:
             if sender:
                 for coming in [*sender.coming.values()]:
-                    self._forget(sender, coming)
+                    if not coming.complete:
+                        self._forget(sender, coming)
+                sender.shown = MAX_COUNT
+                self.complete += sender.pass_on()
             sender = self._senders[identity.worker] = _Sender(*order)
         return sender
 

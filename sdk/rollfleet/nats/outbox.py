@@ -138,7 +138,7 @@ class Outbox:
     def _admit(self) -> None:
         """Let the worker collect on while at most `maxBatchesAhead` batches wait for the learner, this one included.
 
-        A small batch may be taken before a large one that was sent before it, whose memory must not change yet.
+        One that the learner cannot read is taken before those that it holds, whose memory must not change yet.
         """
         for sequence, pending in [*self._to_admit.items()]:
             if sum(kept < sequence for kept in self._kept) < self._ahead:

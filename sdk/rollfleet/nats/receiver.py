@@ -148,7 +148,7 @@ class BatchReceiver:
         else:
             self._most = (0, 0)
         self._intake.workers = max(self._intake.workers, job.spec.workers)  # one that leaves still has batches
-        self._intake.most = 2 * (job.spec.delivery.max_batches_ahead + 1)
+        self._intake.most = max(self._intake.most, 2 * (job.spec.delivery.max_batches_ahead + 1))
 
     async def reconnect(self) -> None:
         """Note a cut of the connection."""
@@ -163,12 +163,15 @@ class BatchReceiver:
                 if worker < 0:
                     raise MessageCorrupt(f"an offer of no worker: a job has at most {MAX_WORKERS:,}")
                 await self._answer(worker, self._intake.offered(worker, unpack(Offer, message.data)))
-            elif assembled := self._intake.add(message.data):
-                with self._changed:
-                    self._waiting_bytes += assembled.buffer.nbytes
-                self._encoded.put(assembled)
+            else:
+                self._intake.add(message.data)
         except (WireError, MessageInvalid) as error:
             self._count_corrupt(error, worker)
+        while self._intake.complete:
+            assembled = self._intake.complete.popleft()
+            with self._changed:
+                self._waiting_bytes += assembled.buffer.nbytes
+            self._encoded.put(assembled)
         await self._ask()
 
     async def _take(self, identity: Identity) -> None:

@@ -41,9 +41,9 @@ def waiting(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -
     came, decoded = list[object](), list[int]()
 
     class Noting(intake.Intake):
-        def add(self, data: Any) -> Any:
-            came.append(found := super().add(data))
-            return found
+        def add(self, chunk: Any) -> None:
+            super().add(chunk)
+            came.extend(self.complete)
 
     def noting(buffer: Any, **more: Any) -> Any:
         decoded.append(buffer.nbytes)
@@ -55,7 +55,7 @@ def waiting(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -
     collector, transport = connect(), server.worker_transport(0)
     for number in range(4):
         transport.send(fragment(float(number), size=1_500_000), META)  # 36 MB, and as much again of next observations
-    wait_until(lambda: decoded and sum(found is not None for found in came) == 4)
+    wait_until(lambda: decoded and len(came) == 4)
     return collector, decoded
 
 

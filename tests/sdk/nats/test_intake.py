@@ -104,8 +104,9 @@ class Fleet:
     def arrive(self, worker: int, subject: str, data: bytes) -> None:
         if subject.endswith(".offer"):
             self.send(worker, self.intake.offered(worker, unpack(Offer, data)))
-        elif assembled := self.intake.add(data):
-            self.waiting.append(assembled)
+        else:
+            self.intake.add(data)
+        self.waiting += came(self.intake)
         self.ask()
 
     def ask(self) -> None:
@@ -155,7 +156,7 @@ def _done() -> PendingBatch:
 )
 @example(sizes=[[9_000] * 2] * WORKERS, loss=0.1, ahead=1, chance=random.Random(1))
 @settings(deadline=None, max_examples=50)
-def test_every_batch_comes_once_and_whole_within_the_window_whatever_is_lost(
+def test_every_batch_comes_once_and_whole_and_in_order_within_the_window_whatever_is_lost(
     sizes: list[list[int]], loss: float, ahead: int, chance: random.Random
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -163,9 +164,16 @@ def test_every_batch_comes_once_and_whole_within_the_window_whatever_is_lost(
             patch.setattr(module, name, getattr(module, name) // SCALE)
         fleet = Fleet(chance, ahead)
         asyncio.run(run(fleet, sizes, loss))
-    assert sorted(fleet.received) == [
+    assert sorted(fleet.received, key=lambda each: each[0]) == [
         (worker, number, float(number)) for worker, batches in enumerate(sizes) for number in range(len(batches))
     ]
+
+
+def came(learner: Intake) -> list[Assembled[Identity]]:
+    """Return what has come since the last call."""
+    found = [*learner.complete]
+    learner.complete.clear()
+    return found
 
 
 # Hostile workers.
@@ -178,6 +186,12 @@ class Learner(Intake):
         self.now_s, self.held_bytes = 0.0, 0
         super().__init__(allocate=self.counted, full=full, clock=lambda: self.now_s)
         self.workers = WORKERS
+
+    def brings(self, *chunks: bytes) -> list[int]:
+        """Return the numbers of the batches that come with these chunks."""
+        for chunk in chunks:
+            self.add(chunk)
+        return [each.key.sequence for each in came(self)]
 
     def counted(self, nbytes: int) -> Any:
         self.held_bytes += nbytes
@@ -232,26 +246,27 @@ def test_chunks_that_were_not_asked_for_cost_no_memory() -> None:
     learner = Learner(full=lambda: True)
     chunks = cut(4 * (piece := CHUNK_BYTES - PREFIX_BYTES), of(0, 0), piece)
     learner.offered(0, offer((4 * piece, 4)))
-    assert [learner.add(chunk) for chunk in chunks] == [None] * 4
+    assert learner.brings(*chunks) == []
     assert learner.held_bytes == 0
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_flood_of_unasked_batches_holds_bounded_memory(whole: bool) -> None:
     learner = Learner()
-    came: list[Assembled[Identity]] = []
     for number in range(200):
         identity = Identity(worker=number % WORKERS, incarnation=number, sequence=0, process=number)
         chunks = cut(CHUNK_BYTES, identity, CHUNK_BYTES // 2)
-        came += [each for chunk in chunks[: 2 if whole else 1] if (each := learner.add(chunk))]
-    assert len(came) == (MOST_UNASKED_BYTES // CHUNK_BYTES if whole else 0)
+        for chunk in chunks[: 2 if whole else 1]:
+            learner.add(chunk)
+    found = came(learner)
+    assert len(found) == (MOST_UNASKED_BYTES // CHUNK_BYTES if whole else 0)
     if whole:
         assert learner.held_bytes <= MOST_UNASKED_BYTES
-        learner.take(came[0].key)  # of a process that was replaced
-        assert [learner.add(chunk) is None for chunk in chunks] == [True, False]
+        learner.take(found[0].key)  # of a process that was replaced
+        assert learner.brings(*chunks) == [0]
     else:
         last = Identity(worker=0, incarnation=200, sequence=0)
-        assert learner.add(cut(CHUNK_BYTES // 2, last, CHUNK_BYTES)[0])  # what a predecessor left was let go
+        assert learner.brings(*cut(CHUNK_BYTES // 2, last, CHUNK_BYTES)) == [0]  # what a predecessor left was let go
 
 
 def test_an_unasked_batch_that_is_too_large_is_refused() -> None:
@@ -262,7 +277,7 @@ def test_an_unasked_batch_that_is_too_large_is_refused() -> None:
 
 def test_messages_of_workers_outside_the_job_are_ignored() -> None:
     learner = Learner()
-    assert learner.add(cut(10, of(WORKERS, 0), 10)[0]) is None
+    assert learner.brings(*cut(10, of(WORKERS, 0), 10)) == []
     assert learner.offered(WORKERS, offer((10, 1))) is None
     assert not learner.ask()
 
@@ -274,8 +289,8 @@ def test_chunks_that_contradict_their_offer_end_their_batch() -> None:
     with pytest.raises(MessageCorrupt, match="disagree"):
         learner.add(cut(30, of(0, 0), 10)[0])
     first, second = cut(20, of(0, 0), 10)
-    assert learner.add(second) is None  # nothing of the first attempt is left
-    assert learner.add(first) is not None
+    assert learner.brings(second) == []  # nothing of the first attempt is left
+    assert learner.brings(first) == [0]
 
 
 # A worker's processes.
@@ -285,10 +300,9 @@ def test_a_predecessor_that_talks_on_changes_nothing() -> None:
     learner, first = Learner(), cut(20, of(0, 0), 10)
     successor = Identity(worker=0, incarnation=1, sequence=0, process=7)
     one, two = cut(20, successor, 10)
-    assert learner.add(one) is None
-    assert learner.add(first[0]) is None
+    assert learner.brings(one, first[0]) == []
     assert learner.offered(0, offer((20, 2))) is None
-    assert learner.add(two) is not None
+    assert learner.brings(two) == [0]
 
 
 def test_a_slow_link_is_sent_nothing_twice_and_takes_a_part_of_the_window_only() -> None:
@@ -306,7 +320,7 @@ def test_a_new_process_ends_what_its_predecessor_had_not_sent_whole() -> None:
     learner = Learner()
     learner.add(cut(20, of(0, 0), 10)[0])
     successor = Identity(worker=0, incarnation=1, sequence=0, process=7)
-    assert learner.add(cut(20, successor, 20)[0]) is not None
+    assert learner.brings(*cut(20, successor, 20)) == [0]
     assert learner.take(of(0, 0)) is None
     assert learner.take(successor) == Receipt(process=7, taken=(0,))
 
@@ -323,7 +337,45 @@ def test_only_what_is_missing_is_asked_for_again() -> None:
 
 def test_a_batch_that_waits_for_the_loop_is_held_and_one_that_it_has_is_taken() -> None:
     learner = Learner()
-    for sequence in (0, 1):
-        assert learner.add(cut(10, of(0, sequence), 10)[0])
+    assert learner.brings(*cut(10, of(0, 0), 10), *cut(10, of(0, 1), 10)) == [0, 1]
     learner.take(of(0, 0))
     assert learner.offered(0, offer((10, 1), (10, 1))) == Receipt(process=0, taken=(0,), held=(1,))
+
+
+# The order of a worker's batches.
+
+
+def numbered(*numbers: int) -> list[bytes]:
+    return [chunk for number in numbers for chunk in cut(10, of(0, number), 10)]
+
+
+def kept(*numbers: int) -> Offer:
+    batches = tuple(KeptBatch(sequence=number, nbytes=10, chunks=1, idle=True) for number in numbers)
+    return Offer(incarnation=0, process=0, batches=batches)
+
+
+def test_a_batch_waits_for_one_before_it_that_was_lost() -> None:
+    learner = Learner()
+    assert learner.brings(*numbered(0, 2, 3)) == [0]
+    assert learner.offered(0, kept(1, 2, 3)) == Receipt(process=0, held=(2, 3))
+    assert learner.ask() == {0: Receipt(process=0, number=1, send=((1, 0, 1),))}
+    assert learner.brings(*numbered(1)) == [1, 2, 3]
+    assert learner.brings(*numbered(1, 2, 3)) == []
+
+
+def test_a_batch_does_not_wait_for_one_that_an_earlier_learner_has_taken() -> None:
+    learner = Learner()
+    learner.offered(0, kept(7, 9))
+    learner.ask()
+    assert learner.brings(*numbered(9)) == []
+    assert learner.brings(*numbered(7)) == [7, 9]
+    assert learner.brings(*numbered(11)) == []
+    learner.offered(0, kept(11))
+    assert learner.brings() == [11]
+
+
+def test_a_batch_does_not_wait_for_one_that_died_with_its_worker() -> None:
+    learner = Learner()
+    assert learner.brings(*numbered(0, 2)) == [0]
+    learner.add(cut(20, Identity(worker=0, incarnation=1, sequence=0, process=7), 10)[0])
+    assert [each.key for each in came(learner)] == [of(0, 2)]
