@@ -78,6 +78,7 @@ def plan_runs(
     *,
     lingering: bool = False,
     may_start: bool = True,
+    again: bool = False,
 ) -> list[Action]:
     """Plan the Kubernetes Jobs, in the order of the actions.
 
@@ -91,10 +92,13 @@ def plan_runs(
         stage: The job's stage.
         lingering: Whether the workers of a complete job may still leave by themselves.
         may_start: Whether pods may start. Otherwise no run is created, enlarged, or deleted for a successor.
+        again: Whether workers that an earlier learner has let go are needed again.
     """
     names = None if wanted is None else {manifest["metadata"]["name"] for manifest in wanted}
     runs = [run for run in observed.runs if not run.deleting]
-    leaving = [run for run in runs if _must_go(job, run, names, stage, lingering)]
+    needed = (Role.LEARNER, Role.WORKER, Role.EVALUATION) if again else (Role.LEARNER,)  # whose pod was removed
+    over = [run for run in runs if stage is Stage.LIVE and run.complete and run.role in needed]
+    leaving = [run for run in runs if run in over or _must_go(job, run, names, stage, lingering)]
     starting = stage is Stage.LIVE and not job.spec.suspend
     # Kubernetes starts a pod again if one of its other containers failed.
     coming_back = [run for run in runs if any(pod.failed and pod.done for pod in observed.pods_of(run))]
@@ -127,8 +131,7 @@ def plan_runs(
 def _must_go(job: CollectorJob, run: Run, wanted: Collection[str] | None, stage: Stage, lingering: bool) -> bool:
     if stage.ended and run.finished:  # it stays for its logs
         return False
-    removed = stage is Stage.LIVE and run.complete and run.role is Role.LEARNER  # its pod was: start another one
-    if removed or job.spec.suspend or (wanted is not None and run.name not in wanted):
+    if job.spec.suspend or (wanted is not None and run.name not in wanted):
         return True
     if stage is Stage.RETRY:
         return run.failed is not None or run.suspended

@@ -14,7 +14,7 @@ from rollfleet_api.job import KIND, CollectorJob, CollectorJobStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.state.snapshot import Snapshot
 from rollfleet_api.state.status import INVALID, status
-from rollfleet_api.state.verdict import Stage, Verdict, verdict
+from rollfleet_api.state.verdict import Stage, Verdict, begins_again, verdict
 from rollfleet_api.validation import JobErrors, parse_job
 from rollfleet_operator import nats_server
 from rollfleet_operator.api import Api
@@ -195,7 +195,8 @@ class Reconciler:
         lingering = found.stage is Stage.COMPLETE and lingers_for_s(job, now_s) > 0
         stopping = found.stage is not Stage.LIVE or job.spec.suspend or memory.namespace_ends
         may_start = stopping or self._may_start(job, memory, observed)
-        actions = plan_runs(job, wanted, observed, found.stage, lingering=lingering, may_start=may_start)
+        again = begins_again(memory.heartbeats)
+        actions = plan_runs(job, wanted, observed, found.stage, lingering=lingering, may_start=may_start, again=again)
         starting = any(isinstance(action, Apply) for action in actions)  # pods need their rights
         waits = any(not (pod.running or pod.finished) for pod in observed.pods)  # perhaps for a Secret
         if abs(now_s - memory.secrets_s) >= (self._settings.resync_s if waits else self._settings.verify_s):

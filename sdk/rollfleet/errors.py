@@ -65,7 +65,7 @@ class JobNotFound(RollfleetError):
 
 
 class JobEnded(RollfleetError):
-    """The job is over: its learner completed it, or it was deleted."""
+    """The job is over: it is complete, has failed, or was deleted."""
 
 
 class WorkerReplaced(JobEnded):

@@ -7,11 +7,13 @@ from rollfleet_api.env_servers import EnvServersSpec
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.metadata import Metadata
 from rollfleet_api.placement import NatsSpec
-from rollfleet_api.status import BatchesStatus, CollectorJobStatus
+from rollfleet_api.status import BatchesStatus, CollectorJobStatus, ConditionType
 from rollfleet_api.subjects import Subjects
 
 DELETED: Final = b""
 """What the owner of a deleted job sends in its place."""
+
+_ENDS: Final = (ConditionType.COMPLETE, ConditionType.FAILED)
 
 
 def published(job: CollectorJob, *, counts: bool = False) -> CollectorJob:
@@ -21,7 +23,7 @@ def published(job: CollectorJob, *, counts: bool = False) -> CollectorJob:
 
     Args:
         job: The job.
-        counts: Whether the status is kept as far as a new learner continues it.
+        counts: Whether the status is kept as far as a new learner continues it, or sees that the job has ended.
     """
     known = {"name", "namespace", "uid", "generation"}
     metadata = Metadata.model_validate(job.metadata.model_dump(include=known), by_name=True)
@@ -36,6 +38,7 @@ def published(job: CollectorJob, *, counts: bool = False) -> CollectorJob:
             batches=BatchesStatus(delivered=status.batches.delivered),
             next_incarnation=status.next_incarnation,
             env_version=status.env_version,
+            conditions=[each for each in status.conditions if each.type in _ENDS],
         )
     return job.model_copy(update={"metadata": metadata, "spec": spec, "status": status})
 

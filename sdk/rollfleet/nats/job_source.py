@@ -14,7 +14,7 @@ from rollfleet_api.messages import LearnerStatus
 from rollfleet_api.publication import DELETED, published_bytes
 from rollfleet_api.state.processes import Heartbeats
 from rollfleet_api.state.status import reported
-from rollfleet_api.status import CollectorJobStatus
+from rollfleet_api.status import CollectorJobStatus, ConditionType
 from rollfleet_api.subjects import Ask
 
 ASK_AGAIN_S = 0.5
@@ -74,6 +74,19 @@ class FollowedJob:
         self._owner_heard = asyncio.Event()
         self.job = job
         link.follow(job)
+
+    def ended(self, *, complete: bool = True) -> JobEnded | None:
+        """Return the error of who waits for a job that has ended, as its owner says; None: it has not.
+
+        `complete`: Whether a complete job is one of them, and not failed jobs alone.
+        """
+        job = self.job
+        if job.status is None or not job.has_ended:
+            return None
+        if completed := job.status.held(ConditionType.COMPLETE):
+            return JobEnded(f"the job {job.key} is complete: {completed.message}") if complete else None
+        failed = job.status.held(ConditionType.FAILED)
+        return JobEnded(f"the job {job.key} has failed: {failed.message} ({failed.reason})") if failed else None
 
     async def subscribe(self) -> None:
         """Follow edits from now on."""

@@ -111,7 +111,11 @@ class NatsTransport:
 
     def receive(self, *, timeout_s: float) -> Arrival | None:
         """See `Transport`."""
-        return self._receiver.receive(timeout_s)
+        arrival = self._receiver.receive(timeout_s)
+        # Rank 0 may still train on the last batch: other ranks wait for its word.
+        if arrival is None and (ended := self._followed.ended(complete=self.rank.leads)):
+            raise ended
+        return arrival
 
     def take(self, arrival: Arrival) -> None:
         """See `Transport`."""

@@ -65,8 +65,8 @@ class Observer:
                 assembled = self._waiting.popleft()
                 self._waiting_bytes -= assembled.buffer.nbytes
                 return assembled
-            if self._ended:
-                raise self._ended
+            if ended := self._ended or self._followed.ended():
+                raise ended
         return None
 
     @property

@@ -107,6 +107,13 @@ def is_completed(job: CollectorJob, observed: Processes, heartbeats: Heartbeats)
     return workers is not None and workers.complete and heard
 
 
+def begins_again(heartbeats: Heartbeats) -> bool:
+    """Whether the learner has begun after the one that let the workers go: it needs them again."""
+    learner, workers = heartbeats.learner, heartbeats.workers.values()
+    followed = max((worker.follows.session for worker in workers if worker.follows), default=0)
+    return learner is not None and learner.phase is not LearnerPhase.COMPLETE and 0 < followed < learner.session
+
+
 def _failure(observed: Processes, heartbeats: Heartbeats) -> Verdict | None:
     for role in NEEDED:
         run = observed.current.get(role)

@@ -7,6 +7,8 @@ from tests.control.api_server.lab import Lab
 from tests.waiting import wait_until
 
 from rollfleet_api.job import KIND, CollectorJob
+from rollfleet_api.messages import LearnerPhase, LearnerStatus, Progress, WorkerStatus
+from rollfleet_api.state.processes import Heartbeats
 
 pytestmark = pytest.mark.cluster
 
@@ -77,6 +79,18 @@ def test_failed_job_reports_why_stops_and_is_fixed_by_an_edit(lab: Lab) -> None:
     lab.wait_condition("Failed", "NotEnded", "False")
     wait_until(lambda: lab.runs() and lab.run()["metadata"]["uid"] != failed["metadata"]["uid"])
     wait_until(lambda: lab.run("learner")["spec"].get("suspend") is False)
+
+
+def test_workers_that_a_learner_let_go_before_it_died_start_again_for_the_next_one(lab: Lab) -> None:
+    lab.apply(learner={"template": {}})
+    before = lab.run()["metadata"]["uid"]
+    workers = {0: WorkerStatus(worker=0, incarnation=0, follows=Progress(session=1, complete=True))}
+    lab.nats.beats[lab.key] = Heartbeats(workers=workers, learner=LearnerStatus(session=1, phase=LearnerPhase.COMPLETE))
+    lab.end_run("Complete")
+    lab.seconds_pass(0.5)
+    assert lab.run()["metadata"]["uid"] == before
+    lab.nats.beats[lab.key] = Heartbeats(workers=workers, learner=LearnerStatus(session=2, phase=LearnerPhase.RUN))
+    wait_until(lambda: lab.runs() and lab.run()["metadata"]["uid"] != before)
 
 
 def test_runs_go_with_their_namespace_whose_pods_wait_for_that(lab: Lab) -> None:

@@ -8,11 +8,11 @@ from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.control.pure.scene import Scene, scene
 
 from rollfleet_api.job import CollectorJobStatus
-from rollfleet_api.messages import LearnerPhase, LearnerStatus
+from rollfleet_api.messages import LearnerPhase, LearnerStatus, Progress
 from rollfleet_api.permissions import Role
 from rollfleet_api.state.conditions import conditions
 from rollfleet_api.state.processes import Heartbeats
-from rollfleet_api.state.verdict import Stage
+from rollfleet_api.state.verdict import Stage, begins_again
 from rollfleet_api.times import format_time
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.nats_port import JobKey
@@ -88,6 +88,27 @@ def test_workers_that_exit_without_the_learners_word_have_left_early(phase: Lear
     left = scene(learner=LEARNER).ended("Complete").with_heartbeats(phase=phase)
     assert left.verdict.stage is Stage.LIVE  # the learner's pod saves its results
     assert ("WorkersLeft" in [each.reason for each in conditions(left.snapshot)]) == early
+
+
+@pytest.mark.parametrize(
+    ("session", "phase", "again"),
+    [
+        pytest.param(1, LearnerPhase.RUN, False, id="the learner that they followed, as it was heard last"),
+        pytest.param(2, LearnerPhase.RUN, True, id="the next learner"),
+        pytest.param(2, LearnerPhase.COMPLETE, False, id="the next learner, which has completed the job"),
+    ],
+)
+def test_workers_that_were_let_go_start_again_for(session: int, phase: LearnerPhase, again: bool) -> None:
+    followed = Progress(session=1, complete=True)
+    found = LEARNS.with_heartbeats(
+        LEARNS.beat(0, follows=followed), learner=LearnerStatus(session=session), phase=phase
+    )
+    assert begins_again(found.heartbeats) is again
+
+
+def test_workers_that_followed_no_learner_do_not_start_again() -> None:
+    found = LEARNS.with_heartbeats(LEARNS.beat(0), phase=LearnerPhase.RUN)
+    assert not begins_again(found.heartbeats)
 
 
 @pytest.mark.parametrize(("frames", "stage"), [(640, Stage.COMPLETE), (0, Stage.LIVE)])
