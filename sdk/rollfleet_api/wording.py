@@ -148,7 +148,7 @@ def _correction(name: str, owner: type[Model] | None, root: type[Model]) -> str:
         return f"did you mean `{to_camel(name)}`? (fields are written in camelCase)"
     if near := nearest(name, names):
         return f"did you mean `{near}`?"
-    homes = list(_homes(root, to_camel(name)))
+    homes = [path for path in _homes(root, to_camel(name)) if path.partition(".")[0] in ("spec", "metadata")]
     if len(homes) == 1:
         return f"it belongs to `{homes[0]}`"
     return f"the fields here are {', '.join(names)}" if names else "this part has no fields; remove it"

@@ -65,6 +65,10 @@ class Broadcaster:
         """Return the newest version that was sent to this worker, None: to all workers; 0: none."""
         return self._targets.get(worker, self._targets[None])
 
+    def has_sent(self, worker: int) -> bool:
+        """Whether this learner, and none before it, has sent the newest version of this worker."""
+        return 0 < self._first <= self.target(worker)
+
     @property
     def single_targets(self) -> tuple[tuple[int, int], ...]:
         """Workers that have a newer version than all others, and that version."""

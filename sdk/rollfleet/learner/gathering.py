@@ -160,12 +160,22 @@ class Gatherer:
                 )
             if status.state is WorkerState.FAILED and status.fatal:
                 raise WorkerFailed(worker, status.error or "no reason given")
-            waits = status.state is WorkerState.WAITING_FOR_WEIGHTS and not self._weights.target(worker)
-            if waits and self._rank.leads and not self._weights.is_due(self.director.job.spec.weights.interval):
-                raise NoWeights(
-                    f"worker {worker} waits for weights, and none were sent: call update_policy_weights_() before "
-                    f"iterating, or pass `policy=`" + OWN_WEIGHTS * bool(self.director.job.spec.policy.entrypoint)
-                )
+            if status.state is WorkerState.WAITING_FOR_WEIGHTS and self._rank.leads:
+                self._send_to(worker)
+
+    def _send_to(self, worker: int) -> None:
+        """Send the policy, if only an earlier learner could send what this worker waits for: it has begun since."""
+        weights, spec = self._weights, self.director.job.spec
+        if weights.is_due(spec.weights.interval) or weights.has_sent(worker):
+            return
+        if weights.has_policy:
+            weights.send()
+            self.director.direct()
+        elif self._sync or not weights.target(worker):  # else other workers' batches come
+            raise NoWeights(
+                f"worker {worker} waits for weights, and none were sent: call update_policy_weights_() before "
+                f"iterating, or pass `policy=`" + OWN_WEIGHTS * bool(spec.policy.entrypoint)
+            )
 
     def note_call(self, method: str) -> None:
         """Note that a method was called on workers: `check_workers` warns of those that join later."""

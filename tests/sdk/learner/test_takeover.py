@@ -9,7 +9,7 @@ from tests.job_server import Connect, Server, actor_critic, always, hearing
 from tests.waiting import wait_until
 
 from rollfleet import Collector
-from rollfleet.errors import LearnerReplaced
+from rollfleet.errors import LearnerReplaced, NoWeights
 from rollfleet.schemes import Whole
 from rollfleet_api.job import CollectorJobStatus
 from rollfleet_api.permissions import Role
@@ -125,3 +125,37 @@ def test_total_frames_count_over_all_successive_learners_of_a_job(server: Server
     job = second.job.model_copy(update={"status": CollectorJobStatus(frames=5 * frames)})
     server.own_job(job)  # its status is what is left
     assert list(connect(actor_critic())) == []  # the job is complete: it waits for no one
+
+
+def test_a_worker_that_begins_after_a_learner_was_replaced_gets_the_weights_of_its_successor(
+    server: Server, connect: Connect
+) -> None:
+    """With interval 0 it sends none by itself, and those of the learner before it are gone."""
+    (worker,) = server.start_workers(**SYNC | {"weights": {"interval": 0}})
+    first = connect(actor_critic())
+    next(first)
+    first.detach()
+    second = connect(actor_critic())
+    assert (next(second)["collector", "policy_version"] == 1).all()
+    worker.leave()
+    worker.join()
+    server.start_worker(second.job, 0)
+    assert (next(second)["collector", "policy_version"] == 2).all()
+    second.shutdown()
+
+
+def test_without_a_policy_the_successor_is_told_to_send_weights(server: Server, connect: Connect) -> None:
+    (worker,) = server.start_workers(**SYNC | {"weights": {"interval": 0}})
+    first = connect(actor_critic())
+    next(first)
+    first.detach()
+    second = connect()
+    next(second)
+    worker.leave()
+    worker.join()
+    server.start_worker(second.job, 0)
+    with pytest.raises(NoWeights, match=r"worker 0 waits for weights, .*: call update_policy_weights_\(\)"):
+        next(second)
+    second.update_policy_weights_(actor_critic())
+    assert (next(second)["collector", "policy_version"] == 2).all()
+    second.shutdown()
