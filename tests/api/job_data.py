@@ -49,8 +49,14 @@ RULES = [
         "spec.env.num_envs: unknown field `num_envs`; did you mean `numEnvs`? (fields are written in camelCase)",
     ),
     ({"framesPerBatch": 2}, "spec.framesPerBatch: unknown field `framesPerBatch`; it belongs to `spec.collect`"),
-    ({"policy": {"kind": "mlp"}}, "spec.policy.kind: unknown field `kind`; the fields here are entrypoint, kwargs, mlp, random, device"),
-    ({"policy": {"type": "mlp"}}, "spec.policy.type: unknown field `type`; the fields here are entrypoint, kwargs, mlp, random, device"),
+    (
+        {"policy": {"kind": "mlp"}},
+        "spec.policy.kind: unknown field `kind`; the fields here are entrypoint, kwargs, mlp, random, device",
+    ),
+    (
+        {"policy": {"type": "mlp"}},
+        "spec.policy.type: unknown field `type`; the fields here are entrypoint, kwargs, mlp, random, device",
+    ),
     ({"source": {"x": 1, "configMap": "a"}}, "spec.source.x: unknown field `x`; the fields here are configMap"),
     (
         {"env": ENV | {"numEnvs": 24}},

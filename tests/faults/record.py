@@ -1,4 +1,4 @@
-"""Checks the events of a fleet: each batch arrives once, and is lost only with its worker."""
+"""Checks the events of a fleet: each batch arrives once and in order, and is lost only with its worker."""
 
 from collections import defaultdict
 from itertools import pairwise
@@ -30,6 +30,7 @@ def check(fleet: Fleet) -> None:
     fragments = [(each, fragment) for each in handed for fragment in each["fragments"]]
     assert not [fault for _, fragment in fragments for fault in fragment["faults"]]
     _check_nothing_twice(fragments)
+    _check_order(fragments)
     _check_ids(fragment for _, fragment in fragments)
     _check_versions(handed, fleet.events("collected"))
     rounds = defaultdict(list)
@@ -84,6 +85,16 @@ def _check_nothing_twice(fragments: list[tuple[Any, Any]]) -> None:
     for spanned in spans.values():
         ordered = sorted(spanned.values())
         assert all(before[1] < after[0] for before, after in pairwise(ordered)), "a frame came twice"
+
+
+def _check_order(fragments: list[tuple[Any, Any]]) -> None:
+    """Check that a learner gets the batches of a worker's process in order."""
+    last: dict[tuple[int, ...], Any] = {}
+    for each, fragment in fragments:
+        for row in fragment["rows"]:
+            of = (each["pid"], *row["of"])
+            assert last.get(of, [-1]) < row["frames"], f"{fragment['identity']} was overtaken"
+            last[of] = row["frames"]
 
 
 def _check_ids(fragments: Any) -> None:

@@ -4,6 +4,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Set
+from itertools import chain
 
 from rollfleet.errors import JobInvalid, MessageCorrupt, NoWeights, WorkerFailed
 from rollfleet.learner.admission import Admission, Round
@@ -53,7 +54,7 @@ class Gatherer:
     ) -> None:
         self._transport, self._weights, self._tally = transport, weights, tally
         self._manual = manual
-        self._unacknowledged: list[Arrival] = []  # handed over
+        self._unacknowledged: list[list[Arrival]] = []  # the batches handed over: a successor gets them again
         self._sync = job.spec.mode is Mode.SYNC
         self._session, self._rank = transport.resumed.session, transport.rank
         self.director = Director(transport, job, weights, self._all_frames)
@@ -105,8 +106,8 @@ class Gatherer:
             stored: Whether it is in the replay buffer already, and cannot be lost any more.
         """
         arrivals = self.under_way
-        self._unacknowledged += arrivals
         self._tally.add(arrivals, newest=self._weights.version, time_s=time.time())
+        self._unacknowledged.append(arrivals)
         self._handed_over = True
         if stored:
             self.under_way = []
@@ -121,7 +122,7 @@ class Gatherer:
             self._round, self.under_way = None, []
             if self._handed_over and arrivals:
                 self._tally.take_back()
-                self._unacknowledged = [each for each in self._unacknowledged if each not in arrivals]
+                self._unacknowledged = [batch for batch in self._unacknowledged if batch is not arrivals]
             if round_ is not None:
                 arrivals = [*arrivals, *round_.fragments.values()]
             self.interrupted += len(arrivals)
@@ -131,8 +132,8 @@ class Gatherer:
 
     def acknowledge(self) -> None:
         """Acknowledge all that was handed over."""
-        arrivals, self._unacknowledged = self._unacknowledged, []
-        for arrival in arrivals:
+        batches, self._unacknowledged = self._unacknowledged, []
+        for arrival in chain.from_iterable(batches):
             self._transport.take(arrival)
 
     def complete(self) -> None:
@@ -281,10 +282,11 @@ class Gatherer:
         statuses = self._transport.workers()
         return frozenset(each for each in workers if each not in statuses or statuses[each].state in IDLE)
 
-    def _all_frames(self) -> int:
-        """Return the frames of all ranks: this rank has the share of its workers."""
+    def _all_frames(self, less: int = 0) -> int:
+        """Return the frames of all ranks, less so many of this rank, which has the share of its workers."""
         workers, rank = self.director.job.spec.workers, self._rank
-        return self._tally.frames * workers // max(1, len(range(rank.rank, workers, rank.ranks)))
+        frames = max(0, self._tally.frames - less)  # of a restored run there may be fewer
+        return frames * workers // max(1, len(range(rank.rank, workers, rank.ranks)))
 
     def _has_total_frames(self) -> bool:
         return 0 < self.director.job.spec.collect.total_frames <= self._all_frames()
@@ -294,7 +296,7 @@ class Gatherer:
         members = self._members()
         if len(self._unacknowledged) < ahead * (1 if self._sync else len(members)):
             return  # a look at each of them would take longer with more workers
-        by_worker = Counter(each.worker for each in self._unacknowledged)
+        by_worker = Counter(each.worker for each in chain.from_iterable(self._unacknowledged))
         full = {worker for worker, batches in by_worker.items() if batches >= ahead}
         if members and (members & full if self._sync else members <= full):
             raise JobInvalid(
@@ -347,6 +349,7 @@ class Gatherer:
 
     def status(self) -> LearnerStatus:
         """Return the content of the learner's heartbeat. On any thread."""
+        unacknowledged = [*self._unacknowledged]
         tally, statuses = self._tally, self._transport.workers()
         applied = [statuses[worker].version for worker in self._transport.members() & statuses.keys()]
         return LearnerStatus(
@@ -354,8 +357,8 @@ class Gatherer:
             phase=self.director.phase,
             version=self._weights.version,
             applied_version=min(applied, default=0),
-            frames=self._all_frames(),
-            batches=tally.batches,
+            frames=self._all_frames(sum(each.meta.frames for each in chain.from_iterable(unacknowledged))),
+            batches=max(0, tally.batches - len(unacknowledged)),
             dropped=self._dropped(),
             mean_return=tally.mean_return,
             episode_statistics=tally.statistics,

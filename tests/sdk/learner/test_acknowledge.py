@@ -34,3 +34,17 @@ def test_a_loop_that_never_acknowledges_raises(mode: str, connect: Connect, serv
     collector.ack()
     assert next(collector).numel() == 32
     collector.shutdown()
+
+
+@pytest.mark.parametrize("mode", ["Sync", "Async"])
+def test_unacknowledged_frames_count_once_the_successor_has_them(mode: str, connect: Connect, server: Server) -> None:
+    server.start_workers(**SYNC | AHEAD | {"mode": mode, "workers": 1})
+    first = connect(acknowledge="manual")
+    list(islice(first, 2))
+    first.ack()
+    next(first)
+    assert (first.frames, first.batches) == (96, 3)
+    first.detach()
+    successor = connect()
+    assert (successor.frames, successor.batches) == (64, 2)
+    successor.shutdown()
