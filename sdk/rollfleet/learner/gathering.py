@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 CHECK_WORKERS_S = 1.0  # between two checks of the workers' states
 CTRL_C_S = 0.1  # until Ctrl-C ends a wait
+TOLD_S = 30.0  # without a batch, until a warning says why; then twice as long
 OWN_WEIGHTS = "; if workers are to act with the weights of `policy.entrypoint`, give the job `weights.interval: 0`"
 IDLE = (WorkerState.STARTING, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
 
@@ -60,6 +61,7 @@ class Gatherer:
         self.director = Director(transport, job, weights, self._all_frames)
         self._checked_s, self._waited_s = time.monotonic(), 0.0
         self._waiting_since_s: float | None = None  # since when the learner waits for data; None: it does not
+        self._tell_after_s = TOLD_S
         self._round: Round | None = None  # the open one
         self._last, self._over_before = (0, 0), 0  # on other ranks: the last round, and a session that is over
         if control := transport.leader_control:
@@ -88,7 +90,7 @@ class Gatherer:
             JobInvalid: No batch can come: the learner has not acknowledged as many as workers may be ahead.
         """
         self._check_unacknowledged()
-        self._waiting_since_s = time.monotonic()
+        self._waiting_since_s, self._tell_after_s = time.monotonic(), TOLD_S
         try:
             self.under_way, self._handed_over = self._gather_round() if self._sync else self._gather_one(), False
         finally:
@@ -150,6 +152,7 @@ class Gatherer:
         self._checked_s = time.monotonic()
         self._follow_leader()
         self._bound_lag()
+        self._tell()
         for worker, status in self._transport.workers().items():
             self.admission.hear(status)
             if self._calls and (worker, status.incarnation) not in self._called:
@@ -163,6 +166,17 @@ class Gatherer:
                 raise WorkerFailed(worker, status.error or "no reason given")
             if status.state is WorkerState.WAITING_FOR_WEIGHTS and self._rank.leads:
                 self._send_to(worker)
+
+    def _tell(self) -> None:
+        """Say now and then that no worker collects, while this learner waits: it may do so for ever."""
+        if self._waiting_since_s is None or (waited_s := self._checked_s - self._waiting_since_s) < self._tell_after_s:
+            return
+        self._tell_after_s *= 2
+        states = Counter(str(status.state) for status in self._transport.workers().values() if not status.state.ended)
+        if WorkerState.COLLECTING not in states:
+            found = ", ".join(f"{count} {state}" for state, count in states.items()) or "none is there"
+            more = f"; `rollfleet describe {job.key}` says more" if (job := self._transport.job) else ""
+            log.warning("no batch for %.0f s, and no worker collects: %s%s", waited_s, found, more)
 
     def _send_to(self, worker: int) -> None:
         """Send the policy, if only an earlier learner could send what this worker waits for: it has begun since."""

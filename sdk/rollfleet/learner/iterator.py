@@ -80,7 +80,7 @@ class BatchIterator(Counters, IterableDataset[Any]):
             StopIteration: The learner has `total_frames`, with all its ranks; the job is complete.
             NoWeights: The workers wait for weights, and nothing would ever send them.
             WorkerFailed: A worker gave up with an error that a restart would repeat.
-            JobEnded: The collector was shut down.
+            JobEnded: The collector was shut down, or the job has failed on its cluster.
             RuntimeError: An environment, the policy, `postproc` or the buffer raised StopIteration, which is the cause.
         """
         if self._calls.fill is not None:  # what is under way is the background's: drop nothing

@@ -13,6 +13,7 @@ from tests.sdk.places import Collect
 from tests.waiting import wait_until
 
 from rollfleet import Stats
+from rollfleet.learner import gathering
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 
@@ -84,3 +85,26 @@ def test_the_workers_wait_for_weights_is_counted(server: Server, connect: Connec
     worker.wait_for(WorkerState.WAITING_FOR_WEIGHTS)
     collector.update_policy_weights_(actor_critic())
     wait_until(lambda: next(collector) is not None and collector.stats().waited_for_weights_s > 0)
+
+
+def test_a_wait_in_which_no_worker_collects_is_told(
+    server: Server, connect: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "TOLD_S", 1.0)
+    job = server.own(**ASYNC)
+    collector = connect()
+
+    def start_when_told() -> None:
+        try:
+            wait_until(lambda: "no worker collects: none is there; `rollfleet describe default/test`" in caplog.text)
+        finally:
+            server.start_worker(job, 0)
+
+    starting = threading.Thread(target=start_when_told)
+    starting.start()
+    next(collector)
+    starting.join()
+    told = caplog.text.count("no worker collects")
+    list(islice(collector, 10))
+    assert caplog.text.count("no worker collects") == told
+    collector.shutdown()
