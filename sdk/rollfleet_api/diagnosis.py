@@ -28,7 +28,7 @@ ADVICE: Final = {
     "Invalid": "Correct the field that the message names; `rollfleet validate` shows the correction.",
     "LearnerCrashed": "See `rollfleet logs {job} --learner`. The learner restarts by itself.",
     "LearnerFailed": "See `rollfleet logs {job} --learner`, fix it, and apply the job: a changed spec tries again.",
-    "LearnerGone": "Start the learner, and change the spec: each change tries again.",
+    "LearnerGone": "Change the spec, as each change tries again; then start the learner.",
     "NameTaken": "Rename the job, or delete the object that the message names. All that an earlier job has left: "
     "`kubectl -n {named.namespace} delete deploy,svc,job,sa,secret,netpol -l rollfleet.dev/job={named.name}`.",
     "NatsCrashed": "The server starts again by itself. See "
