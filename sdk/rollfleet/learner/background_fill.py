@@ -119,7 +119,6 @@ class BackgroundFill:
 
     def leave(self, timeout_s: float | None = AT_EXIT_S) -> None:
         """Stop, or give up waiting after the timeout. Raise no error."""
-        atexit.unregister(self.leave)
         self._stopping.set()
         self._thread.join(timeout_s)
 

@@ -147,6 +147,37 @@ def test_nothing_outlives_a_program_whose_collector_was(
         assert errors == ""
 
 
+LONG_BATCH = """
+import threading, time, gymnasium, rollfleet, torch
+
+class Buffer:
+    def extend(self, frames): pass
+
+def work(batch):
+    begun.set()
+    until = time.monotonic() + 5.0
+    while time.monotonic() < until:
+        torch.rand(600, 600) @ torch.rand(600, 600)
+    return batch
+
+begun, env = threading.Event(), gymnasium.make("CartPole-v1")
+policy = rollfleet.ActorCritic(env.observation_space, env.action_space)
+keywords = {"num_envs": 2, "frames_per_batch": 16, "replay_buffer": Buffer(), "postproc": work}
+collector = rollfleet.Collector("CartPole-v1", policy, **keywords)
+collector.start()
+begun.wait()
+collector.shutdown()
+"""
+"""A batch on its way into the buffer takes longer than `shutdown` waits for it."""
+
+
+@pytest.mark.slow
+def test_a_program_exits_after_the_batch_that_a_shutdown_has_left_behind() -> None:
+    """During torch's work it would be aborted."""
+    done = subprocess.run((sys.executable, "-Pc", LONG_BATCH), capture_output=True, timeout=100, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("use", ["iterated", "started", "limited"])
 def test_a_dropped_collector_over_nats_closes_its_connection_and_ends_its_threads(server: Server, use: str) -> None:
     job = server.own(policy={"random": {}})
