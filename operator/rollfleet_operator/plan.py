@@ -96,9 +96,7 @@ def plan_runs(
     """
     names = None if wanted is None else {manifest["metadata"]["name"] for manifest in wanted}
     runs = [run for run in observed.runs if not run.deleting]
-    needed = (Role.LEARNER, Role.WORKER, Role.EVALUATION) if again else (Role.LEARNER,)  # whose pod was removed
-    over = [run for run in runs if stage is Stage.LIVE and run.complete and run.role in needed]
-    leaving = [run for run in runs if run in over or _must_go(job, run, names, stage, lingering)]
+    leaving = [run for run in runs if _must_go(job, run, names, stage, lingering=lingering, again=again)]
     starting = stage is Stage.LIVE and not job.spec.suspend
     # Kubernetes starts a pod again if one of its other containers failed.
     coming_back = [run for run in runs if any(pod.failed and pod.done for pod in observed.pods_of(run))]
@@ -128,10 +126,14 @@ def plan_runs(
     return [*changed, *created, *deleted, *ending]
 
 
-def _must_go(job: CollectorJob, run: Run, wanted: Collection[str] | None, stage: Stage, lingering: bool) -> bool:
+def _must_go(
+    job: CollectorJob, run: Run, wanted: Collection[str] | None, stage: Stage, *, lingering: bool, again: bool
+) -> bool:
     if stage.ended and run.finished:  # it stays for its logs
         return False
-    if job.spec.suspend or (wanted is not None and run.name not in wanted):
+    # Of a live job: the learner's pod was removed, or its workers were let go. Others start.
+    lacking = run.complete and (run.role is Role.LEARNER or (again and run.role in (Role.WORKER, Role.EVALUATION)))
+    if (stage is Stage.LIVE and lacking) or job.spec.suspend or (wanted is not None and run.name not in wanted):
         return True
     if stage is Stage.RETRY:
         return run.failed is not None or run.suspended

@@ -72,8 +72,8 @@ class BackgroundFill:
         self._error: BaseException | None = None
         self._raised = False
         self._thread = threading.Thread(target=self._run, name="rollfleet-filling", daemon=True)
+        atexit.register(self.leave)  # until the thread ends
         self._thread.start()
-        atexit.register(self.leave)
         if ratio is not None:
             ratio.hold_samples(lambda: self.running and not self._stopping.is_set() and not self._waiting)
 
@@ -118,7 +118,7 @@ class BackgroundFill:
         self.check()
 
     def leave(self, timeout_s: float | None = AT_EXIT_S) -> None:
-        """Stop, or give up waiting after the timeout. Raise no error."""
+        """Stop, or give up waiting after the timeout; the program's exit waits again. Raise no error."""
         self._stopping.set()
         self._thread.join(timeout_s)
 

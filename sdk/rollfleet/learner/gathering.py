@@ -168,7 +168,7 @@ class Gatherer:
                 self._send_to(worker)
 
     def _tell(self) -> None:
-        """Say now and then that no worker collects, while this learner waits: it may do so for ever."""
+        """Warn, ever more rarely, while this learner waits and no worker collects."""
         if self._waiting_since_s is None or (waited_s := self._checked_s - self._waiting_since_s) < self._tell_after_s:
             return
         self._tell_after_s *= 2
@@ -179,7 +179,7 @@ class Gatherer:
             log.warning("no batch for %.0f s, and no worker collects: %s%s", waited_s, found, more)
 
     def _send_to(self, worker: int) -> None:
-        """Send the policy, if only an earlier learner could send what this worker waits for: it has begun since."""
+        """Send the policy to a worker that waits for weights that only an earlier learner had."""
         weights, spec = self._weights, self.director.job.spec
         if weights.is_due(spec.weights.interval) or weights.has_sent(worker):
             return
@@ -296,11 +296,17 @@ class Gatherer:
         statuses = self._transport.workers()
         return frozenset(each for each in workers if each not in statuses or statuses[each].state in IDLE)
 
-    def _all_frames(self, less: int = 0) -> int:
-        """Return the frames of all ranks, less so many of this rank, which has the share of its workers."""
+    def _all_frames(self, *, acknowledged: bool = False) -> int:
+        """Estimate the frames of all ranks: this rank has the share of its workers.
+
+        `acknowledged`: Without those that a successor would get again.
+        """
+        again = [*self._unacknowledged] if acknowledged else []
+        frames = self._tally.frames - sum(each.meta.frames for each in chain.from_iterable(again))
         workers, rank = self.director.job.spec.workers, self._rank
-        frames = max(0, self._tally.frames - less)  # of a restored run there may be fewer
-        return frames * workers // max(1, len(range(rank.rank, workers, rank.ranks)))
+        return (
+            max(0, frames) * workers // max(1, len(range(rank.rank, workers, rank.ranks)))
+        )  # a restored run has fewer
 
     def _has_total_frames(self) -> bool:
         return 0 < self.director.job.spec.collect.total_frames <= self._all_frames()
@@ -363,7 +369,6 @@ class Gatherer:
 
     def status(self) -> LearnerStatus:
         """Return the content of the learner's heartbeat. On any thread."""
-        unacknowledged = [*self._unacknowledged]
         tally, statuses = self._tally, self._transport.workers()
         applied = [statuses[worker].version for worker in self._transport.members() & statuses.keys()]
         return LearnerStatus(
@@ -371,8 +376,8 @@ class Gatherer:
             phase=self.director.phase,
             version=self._weights.version,
             applied_version=min(applied, default=0),
-            frames=self._all_frames(sum(each.meta.frames for each in chain.from_iterable(unacknowledged))),
-            batches=max(0, tally.batches - len(unacknowledged)),
+            frames=self._all_frames(acknowledged=True),
+            batches=max(0, tally.batches - len(self._unacknowledged)),
             dropped=self._dropped(),
             mean_return=tally.mean_return,
             episode_statistics=tally.statistics,

@@ -76,9 +76,9 @@ class FollowedJob:
         link.follow(job)
 
     def ended(self, *, complete: bool = True) -> JobEnded | None:
-        """Return the error of who waits for a job that has ended, as its owner says; None: it has not.
+        """Return how the job ended, as its owner says, for a process that waits for it; None: it has not.
 
-        `complete`: Whether a complete job is one of them, and not failed jobs alone.
+        `complete`: Whether that includes a complete job. A failed one always counts.
         """
         job = self.job
         if job.status is None or not job.has_ended:

@@ -120,7 +120,7 @@ def test_default_queue_of_the_namespace_is_kept(lab: Lab, kueue: Kueue) -> None:
     lab.apply(resources=RESOURCES, suspend=True)
     wait_until(lambda: not lab.runs())
     lab.apply(resources=RESOURCES, suspend=False)
-    wait_until(lambda: admitted(lab, 2), 90)  # likewise
+    wait_until(lambda: admitted(lab, 2), 90)  # once the garbage collector has deleted its workload: see `kueue`
 
 
 def test_workers_that_need_a_queue_wait_until_they_have_one(lab: Lab, kueue: Kueue) -> None:
