@@ -121,13 +121,11 @@ def _speeds(beats: Mapping[int, WorkerStatus], workers: int, now_s: float) -> li
     return [
         status.frames_per_second
         for index, status in beats.items()
-        if index < workers and status.state in _AT_WORK and abs(now_s - status.time_s) < FRESH_S
+        if index < workers and status.state in _AT_WORK and now_s - status.time_s < FRESH_S
     ]
 
 
 def _sample(samples: deque[Sample], learner: LearnerStatus, speed: float) -> None:
-    if samples and learner.time_s < samples[-1].time_s:  # a clock was set back
-        samples.clear()
     if samples and learner.time_s <= samples[-1].time_s:
         return
     newest = Sample(learner.time_s, learner.waited_s, learner.frames, learner.batches, speed)

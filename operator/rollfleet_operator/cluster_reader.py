@@ -81,8 +81,6 @@ class ClusterReader:
             ApiError: The API server did not list events.
         """
         observed, known = self.observe(job, memory), memory.refusal
-        if now_s < max(known.asked_s, known.lacking_s):  # a clock was set back
-            known.asked_s = known.lacking_s = 0.0
         lacking = [
             run
             for run in observed.runs

@@ -67,7 +67,7 @@ class EventThrottle:
     def admit(self, found: Iterable[Event], now_s: float) -> list[Event]:
         """Return the events that were not reported within `QUIET_S`."""
         self._reported_s = {
-            key: reported_s for key, reported_s in self._reported_s.items() if abs(now_s - reported_s) < QUIET_S
+            key: reported_s for key, reported_s in self._reported_s.items() if now_s - reported_s < QUIET_S
         }
         fresh = [each for each in found if (each.severity, each.reason) not in self._reported_s]
         self._reported_s |= {(each.severity, each.reason): now_s for each in fresh}

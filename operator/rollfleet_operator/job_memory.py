@@ -40,6 +40,7 @@ class JobMemory:
 
     Attributes:
         uid: The job's UID.
+        looked_s: Time of the last look at the job.
         secrets: The job's Secrets, as they were written: the operator has no right to read Secrets.
         secrets_s: Time of that write.
         answered: The API server's answers to what was applied.
@@ -57,6 +58,7 @@ class JobMemory:
     """
 
     uid: str = ""
+    looked_s: float = 0.0
     secrets: dict[Ref, Manifest] = field(default_factory=dict)
     secrets_s: float = 0.0
     answered: dict[Ref, Stamp] = field(default_factory=dict)
@@ -102,3 +104,14 @@ class JobMemory:
             dated_s = max(self.read_s, min(beat.time_s, now_s))
             self.dates[index] = beat.time_s, dated_s
         return beat if beat.time_s == dated_s else replace(beat, time_s=dated_s)
+
+
+def remembered(known: JobMemory | None, uid: str, now_s: float) -> JobMemory:
+    """Return the memory of a job, by its UID, for a look at this time: `known`, or an empty one.
+
+    Another job's is not its own. If the last look was later than this one, the clock was set back: nothing waits for
+    the times of before.
+    """
+    memory = known if known and known.uid == uid and known.looked_s <= now_s else JobMemory(uid=uid)
+    memory.looked_s = now_s
+    return memory

@@ -24,7 +24,7 @@ from rollfleet_operator.cache import Cache
 from rollfleet_operator.cluster_reader import ClusterReader
 from rollfleet_operator.desired import access_objects, runs
 from rollfleet_operator.errors import ApiError, NatsUnavailable, OperatorError, TemplateInvalid
-from rollfleet_operator.job_memory import JobMemory
+from rollfleet_operator.job_memory import JobMemory, remembered
 from rollfleet_operator.manifest import Manifest, ref
 from rollfleet_operator.names import account
 from rollfleet_operator.nats_access import NatsAccess
@@ -88,12 +88,11 @@ class Reconciler:
                 self._memories.pop(key, None)
                 await self._nats.remove(key)
             return ReconcileResult()
-        memory, uid = self._memories.get(key), manifest["metadata"]["uid"]
-        if memory is None or memory.uid != uid:
-            memory = self._memories[key] = JobMemory(uid=uid)
+        now_s, uid = self._clock(), manifest["metadata"]["uid"]
+        memory = self._memories[key] = remembered(self._memories.get(key), uid, now_s)
         problem: OperatorError | None = None
         try:
-            return await self._reconcile(parse_job(manifest), memory)
+            return await self._reconcile(parse_job(manifest), memory, now_s)
         except JobErrors as errors:
             reason, message = INVALID, str(errors)
         except OperatorError:
@@ -107,8 +106,8 @@ class Reconciler:
             self._page.update(key)
         return ReconcileResult(next_s, problem)
 
-    async def _reconcile(self, job: CollectorJob, memory: JobMemory) -> ReconcileResult:
-        now_s, settings = self._clock(), self._settings
+    async def _reconcile(self, job: CollectorJob, memory: JobMemory, now_s: float) -> ReconcileResult:
+        settings = self._settings
         if (other := self._reader.observe(job, memory).installation) not in ("", settings.key_secret):
             raise OperatorError(
                 f"the installation with Secret {other} runs this job, and this one keeps off: set `operator.namespaces`"
@@ -199,7 +198,7 @@ class Reconciler:
         actions = plan_runs(job, wanted, observed, found.stage, lingering=lingering, may_start=may_start, again=again)
         starting = any(isinstance(action, Apply) for action in actions)  # pods need their rights
         waits = any(not (pod.running or pod.finished) for pod in observed.pods)  # perhaps for a Secret
-        if abs(now_s - memory.secrets_s) >= (self._settings.resync_s if waits else self._settings.verify_s):
+        if now_s - memory.secrets_s >= (self._settings.resync_s if waits else self._settings.verify_s):
             memory.secrets.clear()  # another client may have changed or deleted them
         needed = nats_server.is_needed(job, observed) and not memory.namespace_ends
         try:

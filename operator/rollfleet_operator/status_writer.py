@@ -41,7 +41,7 @@ class StatusWriter:
         if job.status is not None:
             known = ours(job.status)
             alike = now == known.model_copy(update={"waits": now.waits, "bottleneck": now.bottleneck})
-            if now == known or (alike and 0 <= now_s - memory.written_s < WAITS_S):
+            if now == known or (alike and now_s - memory.written_s < WAITS_S):
                 return None
         key, uid = JobKey(metadata.namespace, metadata.name), str(metadata.uid)
         if (wait_s := await self._put(key, uid, now, memory, at_once=transition)) is not None:
@@ -62,7 +62,7 @@ class StatusWriter:
         """Write a status, unless another job has taken the name; return the seconds until it is due, if it is not."""
         now_s, held = self._clock(), self._cache.job(key)
         due_s = memory.written_s + self._interval_s - now_s
-        if 0 < due_s <= self._interval_s and not at_once:  # longer: the clock was set back
+        if due_s > 0 and not at_once:
             return due_s
         if held is None or held["metadata"]["uid"] != uid:
             raise ApiError(409, "Conflict", f"{KIND} {key.name} has been replaced")

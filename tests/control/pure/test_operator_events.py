@@ -49,11 +49,6 @@ def test_event_is_not_repeated_at_once() -> None:
     assert quiet.admit(found, QUIET_S) == found
 
 
-def test_a_clock_that_was_set_back_holds_no_event_back() -> None:
-    quiet, found = EventThrottle(), [Event("Warning", "WorkerCrashed", "worker 1 ...")]
-    assert [quiet.admit(found, now_s) for now_s in (3600.0, 0.0)] == [found, found]
-
-
 def test_event_names_the_job() -> None:
     job = scene().job
     created = event(job, Event("Normal", "Scaled", "x" * 5000), 0.0)

@@ -8,7 +8,8 @@ from tests.control.pure.scene import NOW_S, a_job, scene
 
 from rollfleet_api.messages import LearnerPhase, LearnerStatus
 from rollfleet_api.state.processes import Heartbeats
-from rollfleet_operator.job_memory import JobMemory
+from rollfleet_operator.events import Event
+from rollfleet_operator.job_memory import JobMemory, remembered
 from rollfleet_operator.nats_port import JobKey
 
 
@@ -34,3 +35,16 @@ async def test_clock_of_another_machine_may_be_wrong(wrong_s: float) -> None:
     assert [beat.worker for beat in now.reporting] == [0]
     assert memory.heartbeats.learner
     assert memory.heartbeats.learner.time_s == pytest.approx(now_s, abs=5)
+
+
+def test_memory_is_that_of_the_same_job_until_the_clock_is_set_back() -> None:
+    memory = remembered(None, "1", NOW_S)
+    assert remembered(memory, "1", NOW_S + 5) is memory
+    assert remembered(memory, "2", NOW_S + 5) is not memory
+    assert remembered(memory, "1", NOW_S) is not memory
+
+
+def test_a_clock_that_was_set_back_holds_no_event_back() -> None:
+    memory, found = remembered(None, "1", NOW_S), [Event("Warning", "WorkerCrashed", "worker 1 ...")]
+    assert memory.throttle.admit(found, NOW_S) == found
+    assert remembered(memory, "1", NOW_S - 3600).throttle.admit(found, NOW_S - 3600) == found
