@@ -5,6 +5,7 @@ They are written into the configuration of the job's server (`nats_server`), on 
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 from rollfleet_api.subjects import Ask, Subjects
 
@@ -22,6 +23,24 @@ class Role(StrEnum):
     def word(self) -> str:
         """The role as a part of a reason: `EnvServer`."""
         return self.title().replace("-", "")
+
+    def process(self, index: int) -> str:
+        """Return the role's process of this index in words; a job has one learner, and one server.
+
+        Example:
+            >>> Role.WORKER.process(3), Role.EVALUATION.process(0), Role.ENV_SERVER.process(7)
+            ('worker 3', 'evaluation worker 0', 'environment server 7')
+        """
+        return _PROCESSES[self].format(index)
+
+
+_PROCESSES: Final = {
+    Role.WORKER: "worker {}",
+    Role.LEARNER: "learner",
+    Role.EVALUATION: "evaluation worker {}",
+    Role.ENV_SERVER: "environment server {}",
+    Role.NATS: "NATS",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,15 +20,6 @@ MOST_TEXT: Final = 1024
 """The most kept characters of each message of a pod: thousands of pods are in memory."""
 
 
-_PROCESSES: Final = {
-    Role.WORKER: "worker {}",
-    Role.LEARNER: "learner",
-    Role.EVALUATION: "evaluation worker {}",
-    Role.ENV_SERVER: "environment server {}",
-    Role.NATS: "NATS",
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
     """The failed end of a pod: by the exit `code` of its container, or, without one, by the `reason` of its node."""
@@ -111,8 +102,8 @@ class Pod:
 
     @property
     def process(self) -> str:
-        """The process in words: `worker 3`, `evaluation worker 0`, `environment server 7`, `learner`, `NATS`."""
-        return _PROCESSES[self.role].format(self.index)
+        """The process in words; see `Role.process`."""
+        return self.role.process(self.index)
 
     @property
     def state(self) -> str:

@@ -118,7 +118,7 @@ class _Children:
     async def run(self) -> int:
         spec = self._local.job.spec
         workers = [asyncio.create_task(self._keep(Role.WORKER, index)) for index in range(spec.workers)]
-        count = spec.evaluation.workers if spec.evaluation else 0
+        count = spec.size(Role.EVALUATION)
         evaluating = [asyncio.create_task(self._keep(Role.EVALUATION, index)) for index in range(count)]
         learner = asyncio.create_task(self._run_learner(workers, evaluating))
         tasks = [learner, *workers, *evaluating, asyncio.create_task(self._keep_nats())]
@@ -174,7 +174,7 @@ class _Children:
 
         The run goes on without an evaluation worker that gave up.
         """
-        name = self._name(role, index)
+        name = role.process(index)
         allowed = self._local.job.spec.failure.max_restarts_per_worker
         while (ended := await self._run(role, index))[0] != EXIT_COMPLETE:
             code, end = ended
@@ -199,7 +199,7 @@ class _Children:
 
         Returns its exit code, and its end in a sentence.
         """
-        name, environ = self._name(role, index), self._environ(role)
+        name, environ = role.process(index), self._environ(role)
         if role is Role.LEARNER:
             command = [sys.executable, *(self._local.learner or ("-m", "rollfleet.cli.default_learner"))]
         else:
@@ -220,9 +220,6 @@ class _Children:
             raise
         child.kill(signal.SIGKILL)  # its own child processes
         return code, child.describe_end()
-
-    def _name(self, role: Role, index: int) -> str:
-        return str(role) if role is Role.LEARNER else f"{'evaluation ' * (role is Role.EVALUATION)}worker {index}"
 
     def _environ(self, role: Role) -> dict[str, str]:
         job = self._local.job

@@ -87,13 +87,14 @@ def main(address: Address, index: int, *, evaluation: bool, threads: int, timeou
     try:
         link = Link(address, role=Role.WORKER, timeout_s=timeout_s)
         job = link.call(read_job(link, timeout_s=timeout_s, workers=0 if evaluation else index + 1))
-        if index >= (count := _workers(job, evaluation)):
+        role = Role.EVALUATION if evaluation else Role.WORKER
+        if index >= (count := job.spec.size(role)):
             kind = "evaluation worker" if evaluation else "worker"
             known = f"{kind}s 0 to {count - 1}" if count else f"no {kind}"
-            log.error("%s %d: job %s has %s", kind, index, job.key, known)
+            log.error("%s: job %s has %s", role.process(index), job.key, known)
             return EXIT_PERMANENT
         limit_threads(threads or available_cpus())
-        return _work(link, job, index, evaluation, sigterm)
+        return _work(link, job, role, index, sigterm)
     except (ConnectionFailed, JobNotFound, JobEnded, Timeout) as error:
         log.error("%s", error)
         return EXIT_REPLACED if isinstance(error, WorkerReplaced) else EXIT_GONE
@@ -104,13 +105,8 @@ def main(address: Address, index: int, *, evaluation: bool, threads: int, timeou
             link.close()
 
 
-def _workers(job: CollectorJob, evaluation: bool) -> int:
-    if not evaluation:
-        return job.spec.workers
-    return job.spec.evaluation.workers if job.spec.evaluation else 0
-
-
-def _work(link: Link, job: CollectorJob, index: int, evaluation: bool, sigterm: _Sigterm) -> int:
+def _work(link: Link, job: CollectorJob, role: Role, index: int, sigterm: _Sigterm) -> int:
+    evaluation = role is Role.EVALUATION
     transport = NatsWorkerTransport(link, index, job, evaluates=evaluation)
 
     def made() -> Worker | EvaluationWorker:
@@ -120,5 +116,5 @@ def _work(link: Link, job: CollectorJob, index: int, evaluation: bool, sigterm: 
     code, status = work(transport, made, index)
     if status.error:
         how = CRITICAL if status.fatal and "\n" not in status.error else ERROR
-        log.log(how, "%s %d of %s: %s", "evaluation worker" if evaluation else "worker", index, job.key, status.error)
+        log.log(how, "%s of %s: %s", role.process(index), job.key, status.error)
     return EXIT_TERMINATED if sigterm.came and code == EXIT_COMPLETE else code

@@ -302,10 +302,11 @@ class Supervisor:
             self.listen(left_s)
         late = [handle for handle in self._ending if handle.process.wait(max(0.0, until - time.monotonic())) is None]
         late += list(self.handles.values())
-        if named := sorted(str(handle.seat) for handle in late if handle.status):  # the others have no environments yet
+        with_environments = [handle.seat for handle in late if handle.status]  # the others have none yet
+        if with_environments:
             log.warning(
                 "%s: environments not closed within %g s, and killed; more time: Processes(close_timeout_s=...)",
-                ", ".join(named),
+                ", ".join(sorted(seat.role.process(seat.index) for seat in with_environments)),
                 leave_grace_s,
             )
         running = [handle.process for handle in late]

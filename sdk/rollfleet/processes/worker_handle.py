@@ -32,10 +32,6 @@ class Seat:
     role: Role
     index: int
 
-    def __str__(self) -> str:
-        """Return its name in messages."""
-        return f"{'evaluation ' * (self.role is Role.EVALUATION)}worker {self.index}"
-
 
 class WorkerHandle:
     """A started worker: its process, its instructions, its messages.
