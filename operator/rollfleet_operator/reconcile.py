@@ -120,7 +120,7 @@ class Reconciler:
         serves = nats_server.is_needed(job, observed) and (observed.server_ready or self._access.external is not None)
         away = await memory.read_heartbeats(self._nats, job, now_s, serves=serves)
         heartbeats = memory.heartbeats
-        memory.waits.look(now_s, heartbeats.learner, heartbeats.workers)
+        waits = memory.waits.look(now_s, heartbeats.learner, heartbeats.workers)
         found = verdict(job, observed, heartbeats, now_s)
         try:
             blocked = await self._act(job, memory, found, now_s, blocked=blocked)
@@ -139,6 +139,7 @@ class Reconciler:
             frames_per_second=memory.rate.update(heartbeats.learner, now_s),
             now_s=now_s,
             bottleneck=memory.waits.bottleneck(job.spec),
+            waits=waits,
         )
         now = status(snapshot)
         if self._page:

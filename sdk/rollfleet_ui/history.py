@@ -5,7 +5,7 @@ from typing import Final
 
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.text import one_line
-from rollfleet_api.waits import Waits
+from rollfleet_api.waits import Shares
 from rollfleet_ui.model import Happened, Moment
 from rollfleet_ui.series import Series
 
@@ -31,11 +31,9 @@ class JobHistory:
 
     Example:
         >>> history = JobHistory()
-        >>> for time_s, waited_s in ((0.0, 0.0), (10.0, 8.0)):
-        ...     learner = LearnerStatus(session=1, waited_s=waited_s, time_s=time_s)
-        ...     history.look(time_s, learner=learner, workers={}, ready=2, frames_per_second=0.0)
-        >>> history.bottleneck()
-        'The workers are the bottleneck: the learner waited 80 % of the last 10 s for data.'
+        >>> history.look(0.0, learner=LearnerStatus(session=1), workers={}, ready=2, frames_per_second=0.0)
+        >>> history.moments[0].text
+        'the learner is connected, session 1'
     """
 
     def __init__(self) -> None:
@@ -46,7 +44,6 @@ class JobHistory:
         self._workers: Mapping[int, WorkerStatus] = {}
         self._stuck: frozenset[int] = frozenset()
         self._versions: tuple[int, int] | None = None  # of the newest moment, if it is about versions
-        self._waits = Waits()
 
     def look(
         self,
@@ -56,15 +53,17 @@ class JobHistory:
         workers: Mapping[int, WorkerStatus],
         ready: int,
         frames_per_second: float,
+        waits: Shares | None = None,
         problems: Mapping[int, str] | None = None,
     ) -> None:
         """Add the newest heartbeats, those of workers by index.
 
-        `ready` workers run and report. `problems` describe workers that hang or are silent, by index.
+        `ready` workers run and report. `waits`: as in `Snapshot`. `problems` describe workers that hang or are silent,
+        by index.
         """
         values: dict[str, float | None] = {"workersReady": ready, "framesPerSecond": frames_per_second}
-        if shares := self._waits.look(now_s, learner, workers):
-            values |= zip(("learnerWait", "workersWaitLearner", "workersWaitWeights"), shares, strict=False)
+        if waits:
+            values |= zip(("learnerWait", "workersWaitLearner", "workersWaitWeights"), waits, strict=False)
         if learner:
             values |= {
                 "frames": learner.frames,
@@ -81,10 +80,6 @@ class JobHistory:
         self._note_learner(now_s, learner)
         self._note_workers(now_s, workers, problems or {})
         self._learner, self._workers = learner, dict(workers)
-
-    def bottleneck(self) -> str:
-        """Return who waits for whom; empty: unknown."""
-        return self._waits.bottleneck()
 
     def _note_learner(self, now_s: float, learner: LearnerStatus | None) -> None:
         known = self._learner

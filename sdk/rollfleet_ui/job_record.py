@@ -80,7 +80,6 @@ class JobRecord:
         written = self._view.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return JobPage(
             row=self.row,
-            bottleneck="" if self._stopped else self._view.status.bottleneck or self._history.bottleneck(),
             status=self._view.status,
             spec=self._spec if is_read else yaml.safe_dump(written, sort_keys=False),
             defaulted=defaulted(snapshot.job.spec) if snapshot and is_read else [],
@@ -148,6 +147,7 @@ class JobRecord:
                 workers=snapshot.heartbeats.workers,
                 ready=snapshot.ready,
                 frames_per_second=snapshot.frames_per_second,
+                waits=snapshot.waits,
                 problems=snapshot.stuck,
             )
         self._stopped = stopped

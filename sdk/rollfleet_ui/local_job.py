@@ -13,6 +13,7 @@ from rollfleet_api.state.status import status
 from rollfleet_api.state.verdict import Stage, Verdict
 from rollfleet_api.times import format_time
 from rollfleet_api.views import JobView
+from rollfleet_api.waits import Waits
 from rollfleet_ui.job_record import JobRecord
 from rollfleet_ui.model import ObjectRow
 
@@ -44,6 +45,7 @@ class LocalJob:
         metadata = job.metadata.model_copy(update={"creation_timestamp": format_time(started_s)})
         self._job = job.model_copy(update={"metadata": metadata})
         self.run = run
+        self._waits = Waits()
         self._end: Verdict | None = None
         self._ended: str | None = None
         self._view = JobView.model_validate(self._job.model_dump(mode="json", by_alias=True, exclude_none=True))
@@ -73,6 +75,7 @@ class LocalJob:
         """Take in the present state. `problem` is what keeps the run from its work, besides ends of processes."""
         stopped = self._end is not None and not self._end.stage.ended
         spec = self._job.spec.model_copy(update={"suspend": True}) if stopped else self._job.spec
+        waits = self._waits.look(now_s, heartbeats.learner, heartbeats.workers)
         snapshot = Snapshot(
             job=self._job.model_copy(update={"spec": spec}),
             observed=processes,
@@ -81,6 +84,8 @@ class LocalJob:
             problem=None if self._end else problem,
             frames_per_second=frames_per_second,
             now_s=now_s,
+            bottleneck=self._waits.bottleneck(),
+            waits=waits,
         )
         if snapshot.problem is None and (stuck := next(iter(snapshot.stuck.values()), None)):
             snapshot = replace(snapshot, problem=Problem("WorkerStuck", stuck))

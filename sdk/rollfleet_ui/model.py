@@ -68,7 +68,6 @@ class JobPage(View):
 
     Attributes:
         row: Its row in the list.
-        bottleneck: Who waits for whom, as an operator's status or else this record says it; empty: unknown.
         status: The status of the CollectorJob.
         spec: The spec as applied, with defaults, as YAML.
         defaulted: The paths in it that have their defaults, such as `weights.interval`.
@@ -76,7 +75,6 @@ class JobPage(View):
     """
 
     row: JobRow
-    bottleneck: str = ""
     status: CollectorJobStatus = CollectorJobStatus()
     spec: str = ""
     defaulted: list[str] = Field(default=[])

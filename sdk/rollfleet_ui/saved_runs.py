@@ -126,8 +126,8 @@ class SavedJob:
     def page(self) -> JobPage:
         """Return all of it but what follows; see `ShownJob`."""
         page = _read(self.folder).page
-        bottleneck = "" if self.is_cut else page.bottleneck
-        return page.model_copy(update={"row": self.row, "bottleneck": bottleneck})
+        status = page.status.model_copy(update={"bottleneck": ""}) if self.is_cut else page.status
+        return page.model_copy(update={"row": self.row, "status": status})
 
     def workers(self) -> list[WorkerRow]:
         """Return its workers; see `ShownJob`."""

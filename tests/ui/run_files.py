@@ -41,8 +41,9 @@ def write_run(
         phase=Phase.COMPLETE if ended else Phase.RUNNING,
         frames=frames,
         workers=WorkersStatus(desired=2, ready=2),
+        bottleneck="The learner is the bottleneck.",
     )
-    page = JobPage(row=row, bottleneck="The learner is the bottleneck.", status=status, spec="workers: 2")
+    page = JobPage(row=row, status=status, spec="workers: 2")
     workers = [
         WorkerRow(process=f"worker {index}", index=index, state="Collecting", since=time.time()) for index in (0, 1)
     ]

@@ -38,16 +38,6 @@ def worker(index: int = 0, incarnation: int = 0, state: WorkerState = WorkerStat
     return WorkerStatus(worker=index, incarnation=incarnation, state=state)
 
 
-def test_the_sentence_about_waits_has_the_newest_value_of_their_curve() -> None:
-    fleet = Fleet()
-    for second in range(50):  # heartbeats every other second; the learner waits ever longer
-        fleet.learner = replace(LEARNER, time_s=second // 2 * 2.0, waited_s=(second // 2 * 2) ** 2 / 50)
-        fleet.look()
-    newest = fleet.history.series.points().series["learnerWait"][-1]
-    assert newest
-    assert f"the learner waited {100 * newest:.0f} % of the last 30 s" in fleet.history.bottleneck()
-
-
 def test_the_timeline_tells_the_life_of_a_job() -> None:
     fleet = Fleet()
     fleet.look()

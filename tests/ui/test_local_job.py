@@ -99,3 +99,15 @@ def test_a_crash_is_a_moment_with_its_last_output() -> None:
     look(crashed, running=1, crash=CRASH)
     (moment,) = [each for each in crashed.record.timeline() if each.kind == Happened.WORKER_ENDED]
     assert (moment.text, moment.detail) == ("worker 1 ended with code 1: OSError: no display", CRASH.message)
+
+
+def test_the_sentence_about_waits_has_the_newest_value_of_their_curve() -> None:
+    waiting, pods = run(), (Pod.of_process(Role.WORKER, 0, started_s=NOW_S),)
+    for second in range(50):  # heartbeats every other second; the learner waits ever longer
+        beat_s = second // 2 * 2.0
+        learner = LearnerStatus(session=1, time_s=NOW_S + beat_s, waited_s=beat_s**2 / 50)
+        waiting.look(Processes(current=RUNS, pods=pods), Heartbeats(learner=learner), NOW_S + second)
+    newest = waiting.record.history().series["learnerWait"][-1]
+    assert newest
+    sentence = waiting.record.page().status.bottleneck
+    assert f"the learner waited {100 * newest:.0f} % of the last 30 s" in sentence

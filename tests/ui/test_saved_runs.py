@@ -24,7 +24,8 @@ async def test_a_run_opens_as_it_was_left(tmp_path: Path) -> None:
     ((key, job),) = runs.jobs().items()
     assert (key, job.row.key, job.row.name) == ("default/cartpole@20261122-180000", key, key.partition("/")[2])
     page = job.page()
-    assert (page.row, page.spec, page.bottleneck) == (job.row, "workers: 2", "The learner is the bottleneck.")
+    assert (page.row, page.spec) == (job.row, "workers: 2")
+    assert page.status.bottleneck == "The learner is the bottleneck."
     assert [each.index for each in job.workers()] == [0, 1, None]
     assert job.history().series["frames"] == [640]
     assert [each.text for each in job.timeline()] == ["created"]

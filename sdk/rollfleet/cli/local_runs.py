@@ -27,7 +27,7 @@ _runs = cache(SavedRuns)  # each reads again what has changed
 def view(run: SavedJob) -> JobView:
     """Return a run as a cluster would show it."""
     row, page = run.row, run.page()
-    status = page.status.model_copy(update={"bottleneck": page.bottleneck})
+    status = page.status
     if run.is_cut:
         status = status.model_copy(
             update={"phase": None, "last_error": row.diagnosis.message, "frames_per_second": 0.0}

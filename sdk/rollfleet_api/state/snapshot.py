@@ -11,6 +11,7 @@ from rollfleet_api.pods import Pod
 from rollfleet_api.state.problems import Problem
 from rollfleet_api.state.processes import Heartbeats, Processes, Run
 from rollfleet_api.state.verdict import Stage, Verdict
+from rollfleet_api.waits import Shares
 
 FRESH_S: Final = 30.0
 """A worker without a heartbeat for this long is not ready. Heartbeats come once a second; clocks may differ by less."""
@@ -21,7 +22,7 @@ class Snapshot:
     """All that is known of a job at one moment.
 
     `problem` is the error of the last attempt to create its children, and `frames_per_second` a mean over 30 s.
-    `bottleneck` says who waits for whom; empty: unknown.
+    `bottleneck` says who waits for whom; empty: unknown. `waits` are the shares behind it; None: unknown.
     """
 
     job: CollectorJob
@@ -32,6 +33,7 @@ class Snapshot:
     frames_per_second: float
     now_s: float
     bottleneck: str = ""
+    waits: Shares | None = None
 
     @property
     def stopped(self) -> bool:

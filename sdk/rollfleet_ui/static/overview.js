@@ -51,7 +51,7 @@ export class Overview extends Component {
           ${chart("Mean return", episodes("return", curves.meanReturn), { format: number, size: "tall", note: "last 100 episodes" })}
           <div class="waits">
             <h2>Who waits for whom</h2>
-            <p class="bottleneck">${page.bottleneck || "Not known."}</p>
+            <p class="bottleneck">${page.status.bottleneck || "Not known."}</p>
             ${chart("Learner", [{ name: "waits for batches", values: learnerWait, area: "plain" }], { ...part, bare: true })}
             ${chart("Workers", [
               { name: "wait for the learner", values: bothWaits, part: workersWaitLearner, area: "plain" },

@@ -97,7 +97,7 @@ def test_the_row_and_the_diagnosis_are_those_of_top_and_describe(stage: Stage, r
 
 def test_the_sentence_about_waits_is_that_of_the_status(stage: Stage, running: Scene) -> None:
     stage.see(running, bottleneck="The environments are.")
-    assert stage.job.page().bottleneck == "The environments are."
+    assert stage.job.page().status.bottleneck == "The environments are."
 
 
 def test_a_server_that_ends_again_and_again_is_shown_with_its_reason(stage: Stage) -> None:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from rollfleet_api.diagnosis import ADVICE, Diagnosis
-from rollfleet_api.job import CollectorJobSpec
+from rollfleet_api.job import CollectorJobSpec, CollectorJobStatus
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened, History, JobPage, JobRow, Moment, ObjectRow, WorkerRow
 from rollfleet_ui.rows import SKETCH_POINTS
@@ -81,7 +81,9 @@ def made_job(
     )
     page = JobPage(
         row=row,
-        bottleneck="The learner is the bottleneck: workers waited 63 % of the last 30 s for it.",
+        status=CollectorJobStatus(
+            bottleneck="The learner is the bottleneck: workers waited 63 % of the last 30 s for it."
+        ),
         spec=SPEC_TEXT,
         defaulted=DEFAULTED,
         objects=[

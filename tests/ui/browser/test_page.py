@@ -12,6 +12,7 @@ from tests.ui.browser.made_jobs import MadeJob, MadeJobs, made_job
 from tests.ui.browser.visits import Serve, Visits, violations
 
 from rollfleet_api.diagnosis import Diagnosis
+from rollfleet_api.status import CollectorJobStatus
 from rollfleet_ui.model import Happened
 from rollfleet_ui.server import FOLDER, served
 from rollfleet_ui.server import page as page_of
@@ -47,7 +48,9 @@ def hostile() -> MadeJob:
     job = made_job("x" * 63, namespace="y" * 63, reason="WorkerCrashed")
     found = Diagnosis(state=MARKUP, reason=MARKUP, message=MARKUP, advice=f"`{MARKUP}`", is_problem=True)
     row = job.page.row.model_copy(update={"diagnosis": found})
-    job.page = job.page.model_copy(update={"row": row, "bottleneck": MARKUP, "spec": f"env:\n  id: {MARKUP}\n"})
+    job.page = job.page.model_copy(
+        update={"row": row, "status": CollectorJobStatus(bottleneck=MARKUP), "spec": f"env:\n  id: {MARKUP}\n"}
+    )
     job.workers = [each.model_copy(update={"last_error": MARKUP, "node": MARKUP}) for each in job.workers]
     job.logs["worker 3", False] = MARKUP
     job.history.note(2e9, Happened.EDITED, MARKUP, f"+{MARKUP}")
