@@ -290,11 +290,7 @@ class Collector(BatchIterator):
         Raises:
             Timeout: Workers are still behind, and the message names them; or this version was not set.
         """
-        version, timeout_s = whole_number(version, "version"), seconds(timeout_s, "timeout_s")
-        with self._calls.acting():
-            if self._calls.fill is None:
-                self._director.direct()
-            self._applied.wait_for_settings(version, timeout_s)
+        self._wait_for("env_version", whole_number(version, "version"), timeout_s)
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:

@@ -3,13 +3,12 @@
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from torch.utils.data import IterableDataset
 
 from rollfleet.arguments import seconds, true_or_false, whole_number
 from rollfleet.errors import JobInvalid, RollfleetError
-from rollfleet.learner.applied import Applied
 from rollfleet.learner.background_fill import BackgroundFill, SampleRatio
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.counters import Counters
@@ -20,7 +19,7 @@ from rollfleet.learner.options import Options
 from rollfleet.learner.public_calls import PublicCalls
 from rollfleet.learner.run_state import checked
 from rollfleet.learner.tally import Tally
-from rollfleet.learner.workers import Membership
+from rollfleet.learner.workers import Membership, wait_until_applied
 from rollfleet.schemes import scheme_of
 from rollfleet.system.copies import refuse_copy
 from rollfleet.transports.learner_side import Transport
@@ -55,7 +54,6 @@ class BatchIterator(Counters, IterableDataset[Any]):
             transport, job, self._weights, self._tally, manual=options.values.get("acknowledge") == MANUAL
         )
         self._director, self._membership = self._gatherer.director, Membership(transport)
-        self._applied = Applied(transport, self._weights, self._gatherer)
         self._buffer = options["replay_buffer"]
         self._next_batch = NextBatch(self._weights, self._gatherer, job.spec.collect, options)
 
@@ -200,11 +198,14 @@ class BatchIterator(Counters, IterableDataset[Any]):
         Raises:
             Timeout: Workers are still behind, and the message names them; or this version was not sent.
         """
-        version, timeout_s = whole_number(version, "version", most=2**63 - 1), seconds(timeout_s, "timeout_s")
+        self._wait_for("version", whole_number(version, "version", most=2**63 - 1), timeout_s)
+
+    def _wait_for(self, what: Literal["version", "env_version"], version: int, timeout_s: float) -> None:
+        timeout_s = seconds(timeout_s, "timeout_s")
         with self._calls.acting():
             if self._calls.fill is None:
                 self._director.direct()
-            self._applied.wait_for_weights(version, timeout_s)
+            wait_until_applied(self._gatherer, self._transport, self._weights, what, version, timeout_s=timeout_s)
 
     # --- control ---
 

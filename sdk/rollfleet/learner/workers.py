@@ -1,20 +1,22 @@
-"""The workers of a learner: named, added, removed and called during a run."""
+"""The workers of a learner: named, added, removed, called and waited for during a run."""
 
 import re
 import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import wait
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from rollfleet.arguments import plain, shown, whole_number
 from rollfleet.errors import CallFailed, JobInvalid, MessageTooLarge, Timeout
+from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.gathering import Gatherer
 from rollfleet.system.interrupts import interruptible
 from rollfleet.transports.learner_side import Elastic, Transport
 from rollfleet.wire.plain_values import from_json, to_json
 from rollfleet_api.job import MAX_WORKERS
 from rollfleet_api.messages import MAX_CALL_BYTES, Call
+from rollfleet_api.versions import count_of
 
 _LOOK_S: Final = 0.005
 
@@ -119,3 +121,48 @@ def call_workers(
         if answer.error is not None:
             raise CallFailed(worker, method, answer.error)
     return {worker: from_json(answer.result) for worker, answer in answers.items()}
+
+
+def wait_until_applied(
+    gatherer: Gatherer,
+    transport: Transport,
+    weights: Broadcaster,
+    what: Literal["version", "env_version"],
+    version: int,
+    *,
+    timeout_s: float,
+) -> None:
+    """Wait until every member that a version was sent to has applied it, or a newer one, as its heartbeat says.
+
+    Args:
+        gatherer: Checks the workers meanwhile.
+        transport: The learner's side of a transport.
+        weights: The versions of the weights.
+        what: "version": of the weights. "env_version": of the settings of environments.
+        version: The version.
+        timeout_s: How long to wait.
+
+    Raises:
+        Timeout: Workers are still behind, and the message names them; or this version was not sent.
+    """
+
+    def newest() -> int:
+        return weights.version if what == "version" else gatherer.director.run_state.env_version
+
+    def behind() -> frozenset[int]:
+        members = transport.members()
+        if what == "version":  # some versions are for some workers
+            members = frozenset(worker for worker in members if count_of(weights.target(worker)) >= version)
+        return members - {worker for worker, status in transport.workers().items() if getattr(status, what) >= version}
+
+    until = time.monotonic() + timeout_s
+    while version > newest() or behind():
+        if time.monotonic() >= until:
+            raise Timeout(
+                f"workers {sorted(behind())} have not applied {what} {version} within {timeout_s:g} s"
+                if version <= newest()
+                else f"{what} {version} was not sent within {timeout_s:g} s; the newest is {newest()}"
+            )
+        gatherer.check_workers()
+        with interruptible():
+            time.sleep(0.01)
