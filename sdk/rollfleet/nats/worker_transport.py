@@ -51,10 +51,10 @@ class NatsWorkerTransport:
 
     def __init__(self, link: Link, worker: int, job: CollectorJob, *, evaluates: bool = False) -> None:
         self._link, self._worker = link, worker
-        self._followed = FollowedJob(link, job, self._follow, self._end)
         self._evaluation: EvaluationSpec | None = job.spec.evaluation if evaluates else None
         self._process = secrets.randbits(16)
-        self._outbox = None if self._evaluation else Outbox(link, worker, self._process)
+        self._outbox = Outbox(link, worker, self._process)
+        self._followed = FollowedJob(link, job, self._outbox.follow, self._end)
         self._numbered = evaluates
         self._changed = threading.Condition()
         self._control: Control | None = None
@@ -66,7 +66,7 @@ class NatsWorkerTransport:
         self._news = asyncio.Event()  # set when the next heartbeat should not wait
         self._calls = CallReceiver(link, worker, self._process, self._notify)
         self.answer = self._calls.answer
-        self._follow(job)
+        self._outbox.follow(job)
         link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
         link.on_reconnect(self._recover)
         self._beating = link.spawn(self._heartbeat())
@@ -74,7 +74,7 @@ class NatsWorkerTransport:
     @property
     def incarnation(self) -> int:
         """Number of this incarnation of the worker, from 0; 0 as long as `control` is None, and for evaluation."""
-        return self._outbox.incarnation if self._outbox else 0
+        return self._outbox.incarnation
 
     @property
     def control(self) -> Control | None:
@@ -114,7 +114,6 @@ class NatsWorkerTransport:
             JobEnded: See `wait_until`.
             JobInvalid: The batch is too large.
         """
-        assert self._outbox is not None, "an evaluation worker sends no batch"
         if self._job_ended:
             raise self._job_ended
         encoded = pack_fragment(fragment, meta, compression=self._followed.job.spec.delivery.compression)
@@ -164,12 +163,7 @@ class NatsWorkerTransport:
         """Recover after a cut: it may have lost anything."""
         await self._link.ask(Ask.CONTROL)
         self._news.set()
-        if self._outbox:
-            await self._outbox.offer_again()
-
-    def _follow(self, job: CollectorJob) -> None:
-        if self._outbox:
-            self._outbox.follow(job)
+        await self._outbox.offer_again()
 
     def _set_control(self, control: Control) -> None:
         before = self._control
@@ -182,7 +176,7 @@ class NatsWorkerTransport:
             self._notify()
         if before is None or before.phase is not control.phase:
             self._news.set()
-        if self._outbox and before and before.session < control.session:  # a new learner: it knows of none
+        if before and before.session < control.session:  # a new learner: it knows of none
             self._link.begin(self._outbox.offer_again())
 
     async def _on_receipt(self, message: Msg) -> None:
@@ -197,8 +191,6 @@ class NatsWorkerTransport:
                         f"{receipt.incarnation}, and this one, {self.incarnation}, ends"
                     )
                 )
-            return
-        if self._outbox is None:
             return
         if receipt.incarnation is not None and not self._numbered:
             self._outbox.incarnation, self._numbered = receipt.incarnation, True
@@ -221,7 +213,7 @@ class NatsWorkerTransport:
                     await self._news.wait()
             self._news.clear()
             await self._send_heartbeat()
-            if self._outbox and time.monotonic() - offered_s >= HEARTBEAT_S:
+            if time.monotonic() - offered_s >= HEARTBEAT_S:
                 offered_s = time.monotonic()
                 await self._outbox.offer()
             await asyncio.sleep(REPORT_S)
