@@ -185,10 +185,6 @@ class LearnerHeartbeats:
         status = self.roster.statuses().get(worker)
         return status is None or status.state.ended or bool(status.follows and status.follows.complete)
 
-    def forget_missed(self) -> None:
-        """Forget missed heartbeats: none could arrive for a while."""
-        self.roster.forget_missed()
-
     def _hear(self, status: WorkerStatus) -> None:
         if status.follows and not status.state.ended:
             self._followed = max(self._followed, status.follows, key=_order)

@@ -41,7 +41,6 @@ class BatchReceiver:
         rank: The rank whose workers' batches it receives.
         device: The device of batches; None: the CPU memory in which they were received.
         no_cuda_sync: Do not wait for the copy to the device.
-
         session: Returns the session of the learner. Workers ignore receipts of an earlier one.
 
     Attributes:
@@ -52,7 +51,6 @@ class BatchReceiver:
         self,
         link: Link,
         *,
-        job: CollectorJob,
         rank: Rank,
         device: torch.device | None,
         no_cuda_sync: bool,
@@ -69,7 +67,6 @@ class BatchReceiver:
         self._most = (0, 0)  # envs and T of a fragment; its round is padded to the largest T. 0: no bound
         self._subscribed = 0  # number of subscriptions: one, or of several ranks one for each worker
         self._waiting_bytes = 0  # of complete batches that were not received yet
-        self._adapt(job)
         self._encoded: queue.SimpleQueue[Assembled[Identity] | None] = queue.SimpleQueue()
         self._ready: deque[tuple[Arrival, int]] = deque()  # with the bytes of each, decoded
         self._ready_bytes = 0
@@ -129,7 +126,13 @@ class BatchReceiver:
 
     async def follow(self, job: CollectorJob) -> None:
         """Adapt the bounds to the job, and receive batches of its workers."""
-        self._adapt(job)
+        if job.spec.mode is Mode.SYNC and not job.spec.collect.trajs_per_batch:
+            envs, steps = self._most
+            self._most = max(envs, job.spec.env.num_envs), max(steps, job.spec.steps_among(1))
+        else:
+            self._most = (0, 0)
+        self._intake.workers = max(self._intake.workers, job.spec.workers)  # one that leaves still has batches
+        self._intake.most = max(self._intake.most, 2 * (job.spec.delivery.max_batches_ahead + 1))
         alone = self._rank.ranks == 1
         workers = ["*"] if alone else [each for each in range(job.spec.workers) if self._rank.has(each)]
         for worker in workers[self._subscribed :]:
@@ -140,15 +143,6 @@ class BatchReceiver:
                 pending_bytes_limit=0,
                 pending_msgs_limit=0,
             )
-
-    def _adapt(self, job: CollectorJob) -> None:
-        if job.spec.mode is Mode.SYNC and not job.spec.collect.trajs_per_batch:
-            envs, steps = self._most
-            self._most = max(envs, job.spec.env.num_envs), max(steps, job.spec.steps_among(1))
-        else:
-            self._most = (0, 0)
-        self._intake.workers = max(self._intake.workers, job.spec.workers)  # one that leaves still has batches
-        self._intake.most = max(self._intake.most, 2 * (job.spec.delivery.max_batches_ahead + 1))
 
     async def reconnect(self) -> None:
         """Note a cut of the connection."""

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 
 import torch
 
-from rollfleet.errors import JobEnded, LearnerReplaced
+from rollfleet.errors import LearnerReplaced
 from rollfleet.nats.calls import CallSender
 from rollfleet.nats.heartbeats import LearnerHeartbeats
 from rollfleet.nats.job_source import FollowedJob
@@ -71,11 +71,9 @@ class NatsTransport:
     ) -> None:
         self.job, self.rank, self.elastic = job, rank, elastic
         self._link = link
-        self._followed = FollowedJob(link, job, lambda job: link.begin(self._follow(job)), self._fail)
+        self._receiver = BatchReceiver(link, rank=rank, device=device, no_cuda_sync=no_cuda_sync, session=self._session)
+        self._followed = FollowedJob(link, job, lambda job: link.begin(self._follow(job)), self._receiver.fail)
         self._heartbeats = LearnerHeartbeats(link, job, rank, self._on_replaced, self._send_control)
-        self._receiver = BatchReceiver(
-            link, job=job, rank=rank, device=device, no_cuda_sync=no_cuda_sync, session=self._session
-        )
         self._calls = CallSender(link, self._heartbeats.numbering.process_of)
         self.call = self._calls.call
         self._sender = LearnerSender(
@@ -201,7 +199,7 @@ class NatsTransport:
         )
 
     async def _recover(self) -> None:
-        self._heartbeats.forget_missed()
+        self._heartbeats.roster.forget_missed()
         await self._receiver.reconnect()
         await self._link.ask(Ask.JOB)
         await self._heartbeats.send()
@@ -224,9 +222,6 @@ class NatsTransport:
         error = None if task.cancelled() else task.exception()
         if error:
             self._receiver.fail(error)
-
-    def _fail(self, error: JobEnded) -> None:
-        self._receiver.fail(error)
 
     def _on_replaced(self) -> None:
         how = "" if self.rank == ALONE else f" as {self.rank}, or with another number of ranks,"
