@@ -1,9 +1,11 @@
 """Concurrent calls, in threads, as several processes would make them."""
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
+
+from rollfleet.system.background import in_background
 
 T = TypeVar("T")
 
@@ -12,16 +14,7 @@ PATIENCE_S = 60.0
 
 def begin(go: Callable[[T], Any], what: T) -> "Future[Any]":
     """Start a call in a daemon thread: if it hangs, the program still exits."""
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(go(what))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
+    return in_background(partial(go, what), "concurrent call")
 
 
 def at_once(go: Callable[[T], Any], these: Sequence[T]) -> list[Any]:
