@@ -172,7 +172,9 @@ class Gatherer:
         if self._waiting_since_s is None or (waited_s := self._checked_s - self._waiting_since_s) < self._tell_after_s:
             return
         self._tell_after_s *= 2
-        states = Counter(str(status.state) for status in self._transport.workers().values() if not status.state.ended)
+        known = self._transport.workers()  # the last words of a silent worker may be that it collects
+        present = (known[worker].state for worker in self._transport.members() & known.keys())
+        states = Counter(str(state) for state in present if not state.ended)
         if WorkerState.COLLECTING not in states:
             found = ", ".join(f"{count} {state}" for state, count in states.items()) or "none is there"
             more = f"; `rollfleet describe {job.key}` says more" if (job := self._transport.job) else ""

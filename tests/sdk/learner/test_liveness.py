@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 
 from rollfleet import Stats
 from rollfleet.learner import gathering
-from rollfleet_api.messages import WorkerState
+from rollfleet_api.messages import WorkerState, WorkerStatus, pack
 from rollfleet_api.permissions import Role
 
 ASYNC: dict[str, Any] = {"mode": "Async", "workers": 1, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
@@ -87,12 +87,21 @@ def test_the_workers_wait_for_weights_is_counted(server: Server, connect: Connec
     wait_until(lambda: next(collector) is not None and collector.stats().waited_for_weights_s > 0)
 
 
+@pytest.mark.parametrize("last", [None, WorkerState.COLLECTING], ids=["none is there", "it was killed as it collected"])
 def test_a_wait_in_which_no_worker_collects_is_told(
-    server: Server, connect: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    last: WorkerState | None,
+    server: Server,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gathering, "TOLD_S", 1.0)
-    job = server.own(**ASYNC)
+    job, killed = server.own(**ASYNC | SUSPECT), server.link(Role.WORKER)
     collector = connect()
+    if last is not None:
+        heartbeat = WorkerStatus(worker=0, incarnation=0, process=7, state=last)
+        killed.call(killed.publish(killed.subjects.worker(0), pack(heartbeat)))
+        wait_until(lambda: collector.stats().workers)
 
     def start_when_told() -> None:
         try:
