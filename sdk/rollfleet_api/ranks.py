@@ -45,6 +45,10 @@ class Rank:
         """Return whether this rank gets the batches of a worker."""
         return worker % self.ranks == self.rank
 
+    def share_of(self, workers: int) -> int:
+        """Return how many of this many workers send their batches to this rank."""
+        return len(range(self.rank, workers, self.ranks))
+
     def __str__(self) -> str:
         """Return the rank in words."""
         return "the only rank" if self.ranks == 1 else f"rank {self.rank} of {self.ranks}"

@@ -305,10 +305,8 @@ class Gatherer:
         """
         again = [*self._unacknowledged] if acknowledged else []
         frames = self._tally.frames - sum(each.meta.frames for each in chain.from_iterable(again))
-        workers, rank = self.director.job.spec.workers, self._rank
-        return (
-            max(0, frames) * workers // max(1, len(range(rank.rank, workers, rank.ranks)))
-        )  # a restored run has fewer
+        workers = self.director.job.spec.workers
+        return max(0, frames) * workers // max(1, self._rank.share_of(workers))  # a restored run has fewer
 
     def _has_total_frames(self) -> bool:
         return 0 < self.director.job.spec.collect.total_frames <= self._all_frames()

@@ -97,7 +97,7 @@ class BatchIterator(Counters, IterableDataset[Any]):
         return self._next_batch.make()
 
     def __len__(self) -> int:
-        """Return the number of batches until `total_frames`, if the job's number of workers stays.
+        """Return the number of this rank's batches until `total_frames`, if the job's number of workers stays.
 
         Raises:
             TypeError: The iterator has no end, or its batches differ in frames.
@@ -107,8 +107,9 @@ class BatchIterator(Counters, IterableDataset[Any]):
         padded = not collect.reset_when_done or collect.trajs_per_batch or spec.stragglers.threshold < 1
         if padded or not collect.total_frames:
             raise TypeError("the number of batches is known with `total_frames`, if no batch has padding")
-        shares = spec.workers if spec.mode is Mode.SYNC else 1
-        return -(-collect.total_frames // (spec.steps_per_batch * spec.env.num_envs * shares))
+        own = max(1, self._transport.rank.share_of(spec.workers))
+        frames = spec.steps_per_batch * spec.env.num_envs * (own if spec.mode is Mode.SYNC else 1)
+        return -(-collect.total_frames * own // (frames * max(1, spec.workers)))
 
     def __bool__(self) -> bool:
         """Return True, whatever its length."""
