@@ -350,10 +350,10 @@ class Rollout:
                 break_off(whole, *lost)
             add_frames(whole, storage, collected, self._episodes.take_said())
             self._long.check(self._episodes.lengths)
-        if cut := not len(whole):  # what follows is not their beginning: begin new episodes
+        if not len(whole):  # what follows is not their beginning: begin new episodes
             cut_after(whole, self._actor.carried)
             self.start_over()
-        return fragment_of(whole.take(wanted), self._actor.carried_keys, version, ended=not cut)
+        return fragment_of(whole.take(wanted), self._actor.carried_keys, version)
 
     def _allocate(self) -> Stepper:
         num_envs, spec = self._env.num_envs, self._spec

@@ -34,13 +34,13 @@ class Piece(NamedTuple):
         env: The environment.
         values: By key, [length, ...].
         final: The observation after them, a leaf [...] each, if their trajectory ends there; else nothing.
-        said: What the environment says of the episode that ends there, by name.
+        said: What the environment says of the whole episode that ends there, by name; None: no whole one does.
     """
 
     env: int
     values: dict[Key, Tensor]
     final: Sequence[Array]
-    said: Mapping[str, float]
+    said: Mapping[str, float] | None
 
 
 def add_frames(
@@ -57,8 +57,9 @@ def add_frames(
     def piece_of(env: int, frames: slice) -> Piece:
         values = {key: tensor[env, frames].clone() for key, tensor in storage.tensors.items()}
         if not ended[env, frames.stop - 1]:
-            return Piece(env, values, (), {})
-        return Piece(env, values, next(finals), {} if _has_failed(values) else said[env].popleft())
+            return Piece(env, values, (), None)
+        has_failed = FAILED in values and bool(values[FAILED][-1])
+        return Piece(env, values, next(finals), None if has_failed else said[env].popleft())
 
     whole.add(np.where(real, arrays[TRAJECTORY], NO_TRAJECTORY), ended, piece_of)
 
@@ -79,17 +80,11 @@ def break_off(whole: WholeTrajectories[Piece], trajectory: int, following: Seque
 def _truncate(pieces: list[Piece], following: Sequence[Array]) -> None:
     env, values, *_ = pieces[-1]
     values[TRUNCATED][-1] = True
-    pieces[-1] = Piece(env, values, following, {})
+    pieces[-1] = Piece(env, values, following, None)
 
 
-def _has_failed(values: Mapping[Key, Tensor]) -> bool:
-    return FAILED in values and bool(values[FAILED][-1])
-
-
-def fragment_of(
-    taken: Sequence[Sequence[Piece]], carried_keys: Sequence[Key], version: int, *, ended: bool
-) -> Fragment:
-    """Return trajectories as a fragment with new memory. `ended`: whether they are whole episodes, which count."""
+def fragment_of(taken: Sequence[Sequence[Piece]], carried_keys: Sequence[Key], version: int) -> Fragment:
+    """Return trajectories as a fragment with new memory. Those that are whole episodes count."""
     lengths = torch.tensor([sum(len(piece.values[TRAJECTORY]) for piece in pieces) for pieces in taken], device="cpu")
     longest = int(lengths.max())
     steps: dict[Key, Tensor] = {}
@@ -102,11 +97,12 @@ def fragment_of(
     final: dict[Key, Tensor] = {}
     for key, leaf in zip(carried_keys, zip(*(pieces[-1].final for pieces in taken), strict=True), strict=True):
         final[key] = as_tensor(np.stack(leaf), steps[key].dtype)
-    counted = [row for row, pieces in enumerate(taken) if ended and not _has_failed(pieces[-1].values)]
+    said = {row: last.said for row, (*_, last) in enumerate(taken) if last.said is not None}
+    counted = list(said)
     episodes = {"returns": steps[REWARD].double().sum((1, 2))[counted], "lengths": lengths[counted]}
     ends = torch.stack((torch.zeros_like(lengths), lengths - 1), 1)
     episodes["versions"] = steps[VERSION].gather(1, ends)[counted]
-    for name in {name: None for pieces in taken for name in pieces[-1].said}:
-        numbers = [taken[row][-1].said.get(name, nan) for row in counted]
+    for name in {name: None for each in said.values() for name in each}:
+        numbers = [each.get(name, nan) for each in said.values()]
         episodes[name] = torch.tensor(numbers, dtype=torch.float64, device="cpu")
     return Fragment(steps=steps, final=final, episodes=episodes, version=version)

@@ -227,6 +227,14 @@ def test_a_stopped_fragment_has_complete_trajectories_or_else_incomplete_ones(mo
     assert third["observation"][0, 0, 1] == 0
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_incomplete_trajectories_are_no_episodes_in_whichever_fragment_they_come(mode: str) -> None:
+    rollout = rollout_of(vector(mode, 50, 60), steps=10, trajs_per_batch=1)
+    fragments = [rollout.collect(version=0, stop=lambda: True) for _ in range(2)]
+    assert [fragment.frames for fragment in fragments] == [1, 1]
+    assert [len(fragment.episodes["lengths"]) for fragment in fragments] == [0, 0]
+
+
 def test_a_stop_while_all_environments_reset_waits_for_the_first_frame() -> None:
     rollout = rollout_of(vector("NextStep", 3, 3), steps=10, trajs_per_batch=2)
     assert to_batch(rollout.collect(version=0))["collector", "mask"].sum(1).tolist() == [3, 3]
