@@ -135,6 +135,12 @@ class CollectorJobSpec(Model):
             holds=lambda spec: spec.workers > 0 or spec.autoscale is None,
             field="autoscale",
         ),
+        Rule(
+            cel="self.workers > 0 || !has(self.evaluation)",
+            message="a job without workers has no policy to evaluate; remove {evaluation}, or write {workers}",
+            holds=lambda spec: spec.workers > 0 or spec.evaluation is None,
+            field="evaluation",
+        ),
         # A rule with `oldSelf` is about changes: it does not apply when a job is created.
         Rule(
             cel="self.mode == oldSelf.mode",

@@ -30,6 +30,14 @@ RULES = [
         },
         "spec.autoscale: a job without workers has none to scale; remove `autoscale`, or write 1 or more `workers`",
     ),
+    (
+        {
+            "workers": 0,
+            "env": ENV | {"vectorization": "Async", "numEnvs": 2, "servers": {"replicas": 2}},
+            "evaluation": {"every": 10},
+        },
+        "spec.evaluation: a job without workers has no policy to evaluate; remove `evaluation`, or write `workers`",
+    ),
     ({"workers": -1}, "spec.workers: must be at least 0, got -1"),
     ({"workers": "two"}, 'spec.workers: expected a whole number, got "two"'),
     ({"workers": "8"}, 'spec.workers: expected a whole number, got "8"; write 8 without quotes'),

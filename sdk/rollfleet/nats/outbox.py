@@ -71,7 +71,7 @@ class Outbox:
             for kept in self._kept.values():
                 kept.parts = [memoryview(bytes(part)) for part in kept.parts]
                 kept.cut(kept.cut_for)
-        self._unasked_bytes = UNASKED_BYTES // (max(job.spec.workers, 1) * (self._ahead + 1))  # 0: it only evaluates
+        self._unasked_bytes = UNASKED_BYTES // (job.spec.workers * (self._ahead + 1))
         self._admit()
 
     async def add(self, encoded: Encoded, pending: PendingBatch) -> None:
