@@ -22,13 +22,15 @@ REGISTRY ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # Versions that may not break each other: 0.1.*, 1.*
 SERIES := $(shell echo $(VERSION) | sed -E 's/^(0\.[0-9]+|[0-9]+)\..*/\1/')
+# An environment for the oldest packages.
+OLDEST := build/oldest
 PIP := $(BIN)/python -P -m pip --disable-pip-version-check
 # The folders that hold Python: mypy refuses an empty one.
 CODE := $(shell for each in sdk operator crds tests examples benchmarks; do \
   find $$each -name '*.py' 2>/dev/null | grep -q . && echo $$each; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check test-slow chaos e2e lint style layers types format bench crd clean
+.PHONY: help install demo test check test-slow test-oldest chaos e2e lint style layers types format bench crd clean
 .PHONY: release-check distribution chart krew site interfaces workflows tag publish-site
 .DELETE_ON_ERROR:
 
@@ -49,6 +51,14 @@ check: $(VENV)/.installed-all ## Run the tests that need no server, for use whil
 
 test-slow: $(VENV)/.installed-all ## Run the slow tests: long runs, random faults, a thousand jobs, the benchmarks' own
 	$(BIN)/pytest $(PARALLEL) -m slow $(ARGS)
+
+test-oldest: ## Run tests of rules, plans, wire and NATS with the oldest packages that pyproject.toml allows
+	$(MAKE) VENV=$(OLDEST) $(OLDEST)/.made
+	$(OLDEST)/bin/python -P -m pip --disable-pip-version-check install --quiet uv
+	$(OLDEST)/bin/uv pip install --quiet --python $(OLDEST) --resolution lowest-direct --editable '.[local,cluster,operator]'
+	grep -E '^(pytest|hypothesis|jsonschema|trustme|execnet)' constraints.txt >$(OLDEST)/tests.txt
+	$(OLDEST)/bin/uv pip install --quiet --python $(OLDEST) --requirement $(OLDEST)/tests.txt
+	$(OLDEST)/bin/pytest $(PARALLEL) -m "not slow" $(addprefix tests/,api control/pure sdk/data sdk/nats sdk/weights sdk/wire) $(ARGS)
 
 e2e: $(VENV)/.installed-all ## Run the tests of a whole cluster: build the images, install the chart, run jobs
 	PYTHON=$(BIN)/python tests/cluster/run $(ARGS)

@@ -37,6 +37,7 @@ class EnvPoolVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             EnvironmentInvalid: EnvPool is not installed, does not know the environment, or refuses the keyword
                 arguments.
         """
+        self._pool: Any = None
         source = f"environment {env_id!r} of EnvPool"
         try:
             self._envpool = import_module("envpool")
@@ -54,7 +55,6 @@ class EnvPoolVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             hint = f"; did you mean {near!r}?" if near else ""
             raise EnvironmentInvalid(f"{source}: no such environment{hint}")
         self._id, self._kwargs = env_id, {"num_threads": min(num_envs, available_cpus()), **kwargs}
-        self._pool: Any = None
         try:
             with _bounds_in_double():
                 spec = self._envpool.make_spec(env_id, num_envs=num_envs, **self._kwargs)
