@@ -14,7 +14,8 @@ from rollfleet_api.pods import Pod
 from rollfleet_api.state.processes import Heartbeats
 from rollfleet_api.state.snapshot import Snapshot
 from rollfleet_api.state.status import status
-from rollfleet_api.state.verdict import Verdict, verdict
+from rollfleet_api.state.verdict import Stage, Verdict, verdict
+from rollfleet_api.status import CollectorJobStatus, Condition
 from rollfleet_api.times import format_time
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.desired import access_objects, runs
@@ -22,6 +23,7 @@ from rollfleet_operator.installation_key import KEY_BYTES, InstallationKey
 from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
 from rollfleet_operator.nats_access import Login, NatsAccess
 from rollfleet_operator.observed import Observed, observe, parsed
+from rollfleet_operator.plan import Action, plan_runs
 from rollfleet_operator.settings import Settings
 
 NOW_S = 1_800_000_000.0
@@ -77,10 +79,17 @@ class Scene:
             if child["kind"] in ("Job", "Deployment") and child["metadata"]["labels"]["rollfleet.dev/role"] == role
         )
 
+    def changed(self, which: Ref, change: Manifest) -> "Scene":
+        """A child is otherwise than it was created."""
+        children = tuple(overlay(child, change) if ref(child) == which else child for child in self.children)
+        return replace(self, children=children)
+
+    def run_changed(self, change: Manifest, role: Role = Role.WORKER) -> "Scene":
+        return self.changed(ref(self.run(role)), change)
+
     def ended(self, condition: str, role: Role = Role.WORKER, *, reason: str = "", message: str = "") -> "Scene":
         ended = {"type": condition, "status": "True", "reason": reason, "message": message}
-        run = overlay(self.run(role), {"status": {"conditions": [ended]}})
-        return replace(self, children=(*(child for child in self.children if ref(child) != ref(run)), run))
+        return self.run_changed({"status": {"conditions": [ended]}}, role)
 
     def suspended(self, suspend: bool = True) -> "Scene":
         change = {"spec": {"suspend": suspend}}
@@ -161,6 +170,11 @@ class Scene:
         pods = [pod for manifest in self.pods if (pod := parsed(Pod.parse, manifest))]
         return observe(self.job, self.children, pods, refused_pods=self.refused_pods)
 
+    def planned(self, stage: Stage = Stage.LIVE) -> list[Action]:
+        """Return what is to be done with the runs."""
+        runs = [each for which, each in wanted(self.job).items() if which.kind == "Job"]
+        return plan_runs(self.job, runs, self.observed, stage)
+
     @property
     def verdict(self) -> Verdict:
         return verdict(self.job, self.observed, self.heartbeats, self.now_s)
@@ -176,6 +190,10 @@ class Scene:
             frames_per_second=0.0,
             now_s=self.now_s,
         )
+
+
+def condition(found: CollectorJobStatus, kind: str) -> Condition:
+    return next(each for each in found.conditions if each.type == kind)
 
 
 def scene(**spec: Any) -> Scene:

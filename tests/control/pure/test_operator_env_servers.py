@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.control.pure.scene import OWN, Scene, a_job, scene, wanted
+from tests.control.pure.scene import OWN, Scene, a_job, condition, scene, wanted
 
 from rollfleet_api.env_servers import CERTIFICATE, CERTIFICATE_FILE, CERTIFICATE_HOST, COUNT, PORT, SERVERS
 from rollfleet_api.job import CollectorJob
@@ -21,7 +21,7 @@ from rollfleet_api.status import ConditionStatus, ConditionType, EnvServersStatu
 from rollfleet_operator import names
 from rollfleet_operator.env_servers import files
 from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
-from rollfleet_operator.plan import Apply, Change, Delete, plan_runs
+from rollfleet_operator.plan import Apply, Change, Delete
 from rollfleet_operator.revision import evaluation_revision, learner_revision, workers_revision
 
 ENV: dict[str, Any] = {"vectorization": "Async", "numEnvs": 8, "servers": {"replicas": 3}}
@@ -36,11 +36,6 @@ def pod_spec(found: Scene, role: Role) -> Manifest:
 
 def variables(container: Manifest) -> dict[str, str]:
     return {each["name"]: each["value"] for each in container["env"]}
-
-
-def planned(found: Scene, stage: Stage = Stage.LIVE) -> list[Any]:
-    runs = [each for which, each in wanted(found.job).items() if which.kind == "Job"]
-    return plan_runs(found.job, runs, found.observed, stage)
 
 
 def test_a_server_is_a_pod_with_the_certificate_and_without_the_credentials_and_devices_of_workers() -> None:
@@ -144,7 +139,7 @@ def test_servers_change_with_their_workers(
     edit: dict[str, Any], changed: set[Role], created: set[Role], deleted: set[Role]
 ) -> None:
     found: dict[type, set[Role]] = {Change: set(), Apply: set(), Delete: set()}
-    for action in planned(SERVED.edited(**edit)):
+    for action in SERVED.edited(**edit).planned():
         which = ref(action.manifest) if isinstance(action, Apply) else action.ref
         found[type(action)].add(names.Workload.parse(which.name).role)
     assert found == {Change: changed, Apply: created, Delete: deleted}
@@ -152,14 +147,14 @@ def test_servers_change_with_their_workers(
 
 @pytest.mark.parametrize("replicas", [3, 2])
 def test_servers_scale_with_the_workers_of_their_revision(replicas: int) -> None:
-    actions = planned(SERVED.edited(workers=5, env={"servers": {"replicas": replicas}}))
+    actions = SERVED.edited(workers=5, env={"servers": {"replicas": replicas}}).planned()
     sizes = {each.ref: each.patch["spec"]["completions"] for each in actions if isinstance(each, Change)}
     assert sizes == {ref(SERVED.run(Role.WORKER)): 5, ref(SERVED.run(Role.ENV_SERVER)): 5 * 3}
 
 
 @pytest.mark.parametrize("stage", [Stage.COMPLETE, Stage.FAILED])
 def test_servers_of_an_ended_job_stop(stage: Stage) -> None:
-    assert Change(ref(SERVED.run(Role.ENV_SERVER)), {"spec": {"suspend": True}}) in planned(SERVED, stage)
+    assert Change(ref(SERVED.run(Role.ENV_SERVER)), {"spec": {"suspend": True}}) in SERVED.planned(stage)
 
 
 def test_servers_concern_neither_the_learner_nor_jobs_without_them() -> None:
@@ -177,8 +172,7 @@ def test_workers_do_not_see_the_template_of_their_servers() -> None:
 
 
 def test_status_counts_servers() -> None:
-    counted = overlay(SERVED.run(Role.ENV_SERVER), {"status": {"ready": 4}})
-    found = replace(SERVED, children=(*(each for each in SERVED.children if ref(each) != ref(counted)), counted))
+    found = SERVED.run_changed({"status": {"ready": 4}}, Role.ENV_SERVER)
     assert status(found.snapshot).servers == EnvServersStatus(desired=6, ready=4)
     assert status(found.edited(suspend=True).snapshot).servers == EnvServersStatus()
     assert status(scene().snapshot).servers is None
@@ -198,10 +192,9 @@ def test_server_that_does_not_start_degrades_the_job_and_fails_it_at_the_deadlin
     ended = {"exitCode": 2, "message": "No such command\n"} if "CrashLoop" in str(state) else None
     container = {"name": "env-server", "ready": False, "state": state, "lastState": {"terminated": ended}}
     found = SERVED.running(0, 1).pod(5, role=Role.ENV_SERVER, phase="Running", containerStatuses=[container])
-    degraded = status(found.snapshot).condition(ConditionType.DEGRADED)
-    assert degraded is not None
+    degraded = condition(status(found.snapshot), "Degraded")
     assert (degraded.reason, degraded.message) == (reason, f"environment server 5 {message}")
-    assert planned(found) == [], "the pod starts its container again"
+    assert found.planned() == [], "the pod starts its container again"
     late = replace(found, now_s=found.now_s + found.job.spec.failure.pending_deadline_seconds)
     assert (late.verdict.stage, late.verdict.reason) == (Stage.FAILED, reason)
 
@@ -209,22 +202,18 @@ def test_server_that_does_not_start_degrades_the_job_and_fails_it_at_the_deadlin
 def test_server_that_cannot_be_placed_is_reported() -> None:
     unplaced = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes: 3 Insufficient cpu."}
     found = SERVED.running(0, 1).pod(5, role=Role.ENV_SERVER, phase="Pending", conditions=[unplaced])
-    degraded = status(found.snapshot).condition(ConditionType.DEGRADED)
-    assert degraded is not None
+    degraded = condition(status(found.snapshot), "Degraded")
     assert degraded.reason == "InsufficientResources"
     assert degraded.message.startswith("environment server 5 waits for a node:")
 
 
 @pytest.mark.parametrize("workers", [2, 0])
 def test_a_job_whose_servers_wait_in_a_queue_is_queued(workers: int) -> None:
-    found = scene(workers=workers, env=ENV)
-    held = overlay(found.run(Role.ENV_SERVER), {"spec": {"suspend": True}})
-    found = replace(found, children=(*(each for each in found.children if ref(each) != ref(held)), held))
-    for kind, holds in ((ConditionType.SUSPENDED, True), (ConditionType.PROGRESSING, False)):
-        condition = status(found.snapshot).condition(kind)
-        assert condition is not None
-        assert (condition.reason, condition.status == ConditionStatus.TRUE) == ("Queued", holds)
-        assert "environment servers" in condition.message
+    found = scene(workers=workers, env=ENV).run_changed({"spec": {"suspend": True}}, Role.ENV_SERVER)
+    for kind, holds in (("Suspended", True), ("Progressing", False)):
+        queued = condition(status(found.snapshot), kind)
+        assert (queued.reason, queued.status == ConditionStatus.TRUE) == ("Queued", holds)
+        assert "environment servers" in queued.message
 
 
 def test_servers_of_a_job_without_workers_make_it_ready_and_their_end_completes_it() -> None:
@@ -238,8 +227,7 @@ def test_servers_of_a_job_without_workers_make_it_ready_and_their_end_completes_
         return {each.type: (each.status, each.reason) for each in status(at.snapshot).conditions}
 
     assert conditions(found)[ConditionType.READY] == (ConditionStatus.FALSE, "ServersMissing")
-    ready = overlay(found.run(Role.ENV_SERVER), {"status": {"ready": 3}})
-    found = replace(found, children=(*(each for each in found.children if ref(each) != ref(ready)), ready))
+    found = found.run_changed({"status": {"ready": 3}}, Role.ENV_SERVER)
     assert conditions(found)[ConditionType.READY] == (ConditionStatus.TRUE, "AllServersReady")
     assert conditions(found)[ConditionType.PROGRESSING] == (ConditionStatus.TRUE, "Serving")
     assert status(found.snapshot).workers == WorkersStatus()

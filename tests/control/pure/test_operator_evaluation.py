@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.control.pure.scene import Scene, a_job, scene, wanted
+from tests.control.pure.scene import a_job, condition, scene, wanted
 
 from rollfleet_api.evaluation import MAX_EVALUATION_WORKERS
 from rollfleet_api.kubernetes_names import ROLE_LABEL
@@ -13,12 +13,11 @@ from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH
 from rollfleet_api.permissions import Role
 from rollfleet_api.state.status import status
 from rollfleet_api.state.verdict import Stage
-from rollfleet_api.status import ConditionType, EvaluationStatus
+from rollfleet_api.status import EvaluationStatus
 from rollfleet_operator import names
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.manifest import Ref
 from rollfleet_operator.metrics import Metrics
-from rollfleet_operator.plan import plan_runs
 from rollfleet_operator.revision import evaluation_revision, workers_revision
 from rollfleet_operator.work_queue import WorkQueue
 
@@ -26,11 +25,6 @@ EVALUATION: dict[str, Any] = {"every": 10, "workers": 3}
 LEARNER = LearnerStatus(session=1, version=30)
 OTHERS = dict.fromkeys(("min_return", "max_return", "std_return", "mean_length", "time_s"), 1.0)
 RESULT = Evaluation(version=20, episodes=10, mean_return=123.456, **OTHERS)
-
-
-def planned(scene: Scene) -> list[Any]:
-    runs = [each for ref, each in wanted(scene.job).items() if ref.kind == "Job"]
-    return plan_runs(scene.job, runs, scene.observed, Stage.LIVE)
 
 
 def test_evaluation_workers_are_pods_like_the_workers_with_their_rights() -> None:
@@ -67,7 +61,7 @@ def test_evaluation_workers_have_the_network_policy_of_the_workers() -> None:
 
 def test_scaling_the_workers_leaves_the_evaluation_workers() -> None:
     before = scene(evaluation=EVALUATION)
-    changed = [each.ref.name for each in planned(before.edited(workers=9))]
+    changed = [each.ref.name for each in before.edited(workers=9).planned()]
     assert changed == [before.run(Role.WORKER)["metadata"]["name"]]
 
 
@@ -91,7 +85,7 @@ def test_a_fault_of_an_evaluation_worker_degrades_the_job_and_does_not_end_it(en
     if end == "fails":
         found = found.ended("Failed", Role.EVALUATION, reason="FailedIndexes")
     assert found.verdict.stage is Stage.LIVE
-    degraded = next(each for each in status(found.snapshot).conditions if each.type == ConditionType.DEGRADED)
+    degraded = condition(status(found.snapshot), "Degraded")
     assert degraded.status == "True"
     assert degraded.message.startswith("evaluation worker 2 ")
 

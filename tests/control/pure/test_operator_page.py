@@ -18,7 +18,7 @@ from rollfleet_api.validation import parse_job
 from rollfleet_api.views import JobView
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
-from rollfleet_operator.manifest import overlay
+from rollfleet_operator.manifest import Ref
 from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.ui.logs import PodLogs
 from rollfleet_operator.ui.shown_jobs import ShownJobs
@@ -105,9 +105,7 @@ def test_a_server_that_ends_again_and_again_is_shown_with_its_reason(stage: Stag
     ended = {"terminated": {"exitCode": 1, "message": "nats-server: error parsing\n"}}
     nats = {"name": "nats", "ready": False, "state": backs_off, "lastState": ended}
     begun = scene().pod(role=Role.NATS, phase="Running", containerStatuses=[nats])
-    stage.see(
-        replace(begun, children=tuple(overlay(each, {"status": {"readyReplicas": 0}}) for each in begun.children))
-    )
+    stage.see(begun.changed(Ref("Deployment", "cartpole-nats"), {"status": {"readyReplicas": 0}}))
     states = {each.kind: each.state for each in stage.job.page().objects}
     assert states["Deployment"] == "the job's NATS server ended with code 1: nats-server: error parsing"
 

@@ -10,7 +10,7 @@ from rollfleet_api.kubernetes_names import ROLE_LABEL
 from rollfleet_api.permissions import Role
 from rollfleet_api.state.verdict import Stage
 from rollfleet_operator import names
-from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
+from rollfleet_operator.manifest import Ref, overlay, ref
 from rollfleet_operator.plan import Apply, Change, Delete, plan_access, plan_runs
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "gpus"}
@@ -32,17 +32,8 @@ def _is_edited_job(action: Any) -> bool:
     return isinstance(action, Apply) and action.manifest["kind"] == "Secret" and not action.new
 
 
-def drifted(scene: Scene, which: Ref, change: Manifest) -> Scene:
-    children = tuple(overlay(child, change) if ref(child) == which else child for child in scene.children)
-    return replace(scene, children=children)
-
-
 def run_ref(scene: Scene, role: Role = Role.WORKER) -> Ref:
     return ref(scene.run(role))
-
-
-def run_drifted(scene: Scene, change: Manifest) -> Scene:
-    return drifted(scene, run_ref(scene), change)
 
 
 def deletion(scene: Scene, role: Role = Role.WORKER) -> Delete:
@@ -61,14 +52,14 @@ def test_new_job_gets_everything_with_what_pods_need_first() -> None:
 
 def test_changed_field_is_repaired() -> None:
     policy = Ref("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))
-    (action,) = planned(drifted(scene(), policy, {"spec": {"policyTypes": ["Ingress"]}}))
+    (action,) = planned(scene().changed(policy, {"spec": {"policyTypes": ["Ingress"]}}))
     assert isinstance(action, Apply)
     assert (ref(action.manifest), action.new) == (policy, False)
 
 
 def test_field_that_is_no_longer_wanted_is_removed() -> None:
     account = Ref("ServiceAccount", names.account("cartpole"))
-    (action,) = planned(drifted(scene(), account, {"metadata": {"annotations": {names.APPLIED: "of an earlier one"}}}))
+    (action,) = planned(scene().changed(account, {"metadata": {"annotations": {names.APPLIED: "of an earlier one"}}}))
     assert isinstance(action, Apply)
 
 
@@ -99,7 +90,7 @@ def test_runs_stay_while_their_successors_may_not_start() -> None:
 
 def with_additions(scene: Scene) -> Scene:
     for child in scene.children:
-        scene = drifted(scene, ref(child), {"metadata": {"labels": {"theirs": "1"}}, "status": {"seen": True}})
+        scene = scene.changed(ref(child), {"metadata": {"labels": {"theirs": "1"}}, "status": {"seen": True}})
     return scene
 
 
@@ -118,7 +109,7 @@ LEARNS = scene(learner=LEARNER)
 LEFT = LEARNS.ended("Complete", Role.LEARNER)
 FAILED = LEARNS.ended("Failed", Role.LEARNER)
 RETRIED = LEARNS.suspended().ended("Failed", Role.LEARNER)
-QUEUED, OF_THEIR_QUEUE = scene(labels=QUEUE), run_drifted(scene(), THEIR_QUEUE)
+QUEUED, OF_THEIR_QUEUE = scene(labels=QUEUE), scene().run_changed(THEIR_QUEUE)
 EVALUATED = scene(learner=LEARNER, evaluation={"every": 1})
 
 
@@ -131,12 +122,12 @@ def case(fact: str, found: Scene, *actions: Any, stage: Stage = Stage.LIVE, **op
     [
         case("as desired", scene()),
         case("with additions of others", with_additions(scene())),
-        case("of another template", run_drifted(scene(), THEIR_TEMPLATE)),
+        case("of another template", scene().run_changed(THEIR_TEMPLATE)),
         case("suspended by another client", scene().suspended()),
         case("beside a Job of others with its labels", with_job_of_others(scene())),
         case("suspended by its queue", QUEUED.suspended()),
         case("in a queue of another client", OF_THEIR_QUEUE.suspended()),
-        case("in deletion", run_drifted(scene(), LEAVING).edited(workers=7)),
+        case("in deletion", scene().run_changed(LEAVING).edited(workers=7)),
         case("finished", scene().ended("Complete").edited(workers=5)),
         case("whose successor cannot be built", scene(image="a:1").edited(image="a:2"), blocked=True),
         case("of a complete job, which may leave by itself", scene(), stage=Stage.COMPLETE, lingering=True),

@@ -5,7 +5,7 @@ from math import inf, nan
 from typing import Any
 
 import pytest
-from tests.control.pure.scene import Scene, scene
+from tests.control.pure.scene import Scene, condition, scene
 
 from rollfleet_api.messages import LearnerStatus, Statistic, WorkerState
 from rollfleet_api.permissions import Role
@@ -13,7 +13,7 @@ from rollfleet_api.state.problems import Problem
 from rollfleet_api.state.status import is_transition, not_reconciled, ours, status
 from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, EpisodeStatistic, Phase, WaitsStatus
 from rollfleet_api.times import format_time
-from rollfleet_operator.manifest import overlay
+from rollfleet_operator.manifest import Ref
 
 NOW_S = 1_800_000_000.0  # in every scene
 GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
@@ -21,10 +21,6 @@ GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 def status_of(scene: Scene, problem: Problem | None = None) -> CollectorJobStatus:
     return status(replace(scene.snapshot, problem=problem))
-
-
-def condition(found: CollectorJobStatus, kind: str) -> Condition:
-    return next(each for each in found.conditions if each.type == kind)
 
 
 def holds(found: CollectorJobStatus, kind: str) -> tuple[bool, str]:
@@ -254,9 +250,7 @@ def test_server_whose_pod_is_refused_or_finds_no_image_is_reported() -> None:
     message = 'pods "cartpole-nats-1" is forbidden: exceeded quota: team, requested: pods=1'
     condition_of = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
     found = scene()
-    change = {"status": {"conditions": [condition_of]}}
-    children = [overlay(each, change) if each["kind"] == "Deployment" else each for each in found.children]
-    refused = status_of(replace(found, children=tuple(children)))
+    refused = status_of(found.changed(Ref("Deployment", "cartpole-nats"), {"status": {"conditions": [condition_of]}}))
     assert holds(refused, "Degraded") == (True, "QuotaExceeded")
     assert message in condition(refused, "Degraded").message
     missing = {"name": "nats", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}
