@@ -12,7 +12,6 @@ from tests.control.pure.scene import OWN, Scene, a_job, condition, scene, wanted
 from rollfleet_api.env_servers import CERTIFICATE, CERTIFICATE_FILE, CERTIFICATE_HOST, COUNT, PORT, SERVERS
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.kubernetes_names import JOB_LABEL
-from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH, MAX_WORKER_INDEX_DIGITS
 from rollfleet_api.permissions import Role
 from rollfleet_api.publication import published
 from rollfleet_api.state.status import status
@@ -72,12 +71,6 @@ def test_a_worker_finds_its_servers_by_the_names_of_their_pods(name: str) -> Non
     assert variables(container)[CERTIFICATE] == str(CERTIFICATE_FILE)
     assert str(CERTIFICATE_FILE.parent) in mounts
     assert SERVERS not in variables(pod_spec(found, Role.EVALUATION)["containers"][0])
-
-
-def test_the_host_name_of_the_last_server_fits() -> None:
-    longest = Scene(a_job("x" * MAX_NAME_LENGTH, env=ENV)).with_children()
-    name = longest.run(Role.ENV_SERVER)["metadata"]["name"]
-    assert len(name) + len("-") + MAX_WORKER_INDEX_DIGITS == MAX_LABEL_LENGTH
 
 
 def test_workers_and_servers_trust_the_certificate_of_their_job_alone(tmp_path: Path) -> None:

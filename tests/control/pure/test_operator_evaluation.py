@@ -6,15 +6,12 @@ from typing import Any
 import pytest
 from tests.control.pure.scene import a_job, condition, scene, wanted
 
-from rollfleet_api.evaluation import MAX_EVALUATION_WORKERS
 from rollfleet_api.kubernetes_names import ROLE_LABEL
 from rollfleet_api.messages import Evaluation, LearnerStatus
-from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH
 from rollfleet_api.permissions import Role
 from rollfleet_api.state.status import status
 from rollfleet_api.state.verdict import Stage
 from rollfleet_api.status import EvaluationStatus
-from rollfleet_operator import names
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.manifest import Ref
 from rollfleet_operator.metrics import Metrics
@@ -39,13 +36,6 @@ def test_evaluation_workers_are_pods_like_the_workers_with_their_rights() -> Non
         worker["nodeSelector"],
         worker["containers"][0]["resources"],
     )
-
-
-def test_the_host_name_of_the_last_evaluation_worker_fits() -> None:
-    longest = a_job("x" * MAX_NAME_LENGTH, evaluation={"every": 1, "workers": MAX_EVALUATION_WORKERS})
-    (run,) = [ref.name for ref in wanted(longest) if ref.kind == "Job" and "-eval-" in ref.name]
-    assert len(f"{run}-{MAX_EVALUATION_WORKERS - 1}") <= MAX_LABEL_LENGTH
-    assert names.Workload.parse(run).role is Role.EVALUATION
 
 
 def test_evaluation_workers_have_the_network_policy_of_the_workers() -> None:

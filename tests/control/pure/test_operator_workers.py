@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tests.control.pure.scene import a_job, scene, wanted
 
+from rollfleet_api.evaluation import MAX_EVALUATION_WORKERS
 from rollfleet_api.kubernetes_names import JOB_LABEL
 from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH, MAX_WORKER_INDEX_DIGITS
 from rollfleet_api.permissions import Role
@@ -181,9 +182,19 @@ def test_pods_have_no_access_to_the_api_server() -> None:
     assert spec["serviceAccountName"] == names.account("cartpole")
 
 
-def test_longest_name_fits_into_a_host_name() -> None:
-    run = workers(name="x" * MAX_NAME_LENGTH)["metadata"]["name"]
-    assert len(run) + len("-") + MAX_WORKER_INDEX_DIGITS == MAX_LABEL_LENGTH
+@pytest.mark.parametrize(
+    ("role", "last"),
+    [
+        (Role.WORKER, "9" * MAX_WORKER_INDEX_DIGITS),
+        (Role.ENV_SERVER, "9" * MAX_WORKER_INDEX_DIGITS),
+        (Role.EVALUATION, MAX_EVALUATION_WORKERS - 1),
+    ],
+)
+def test_the_host_name_of_the_last_pod_of_the_longest_job_fits(role: Role, last: object) -> None:
+    env = {"vectorization": "Async", "servers": {"replicas": 1}}
+    longest = scene(name="x" * MAX_NAME_LENGTH, env=env, evaluation={"every": 1, "workers": MAX_EVALUATION_WORKERS})
+    name = f"{longest.run(role)['metadata']['name']}-{last}"
+    assert len(name) == MAX_LABEL_LENGTH if role is not Role.EVALUATION else len(name) <= MAX_LABEL_LENGTH
 
 
 @pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER, Role.EVALUATION, Role.ENV_SERVER])

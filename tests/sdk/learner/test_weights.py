@@ -223,6 +223,7 @@ def test_model_id_names_the_updated_model_and_weights_dict_updates_several_in_on
         (None, {"model_id": "low"}, JobInvalid, "`model_id='low'` needs the weights of that model"),
         (None, {"weights_dict": {"middle": Constant()}}, WeightMismatch, "no model 'middle'; it has high, low"),
         (None, {"weights_dict": {"a.b": Constant()}}, WeightMismatch, "'a.b' is not a valid name of a model"),
+        ({}, {}, NoWeights, "no parameters or buffers"),
         (None, {"worker_ids": 9}, JobInvalid, "there is no worker 9; the workers are"),
     ],
 )
@@ -232,13 +233,6 @@ def test_wrong_weights_and_contradictory_arguments_are_refused_and_sent_to_no_on
     collector = here("CartPole-v1", Two(), weights_interval=0, **OPTIONS)
     with pytest.raises(error, match=message):
         collector.update_policy_weights_(weights, **keywords)
-    assert collector.version == 0
-
-
-def test_weights_without_a_tensor_are_refused_in_every_place(collect: Collect) -> None:
-    collector = collect("CartPole-v1", Two(), weights_interval=0, **OPTIONS)
-    with pytest.raises(NoWeights, match="no parameters or buffers"):
-        collector.update_policy_weights_({})
     assert collector.version == 0
 
 
