@@ -66,17 +66,9 @@ def test_scale_suspend_resume_edit_and_delete_change_the_job(jobs: Jobs, namespa
             call("cartpole")
 
 
-def test_a_watch_yields_each_state_until_the_job_is_deleted(jobs: Jobs, namespace: Namespace) -> None:
-    jobs.submit(JOB)
-    states = jobs.watch("cartpole")
-    assert next(states).status.phase is None
-    namespace.report(phase="Running", frames=1)
-    assert next(states).status.frames == 1
-    jobs.delete("cartpole")
-    assert list(states) == []
-
-
-def test_a_watch_goes_on_after_a_cut(namespace: Namespace, network: Proxy) -> None:
+def test_a_watch_yields_each_state_until_the_job_is_deleted_and_goes_on_after_a_cut(
+    namespace: Namespace, network: Proxy
+) -> None:
     jobs = Jobs(namespace=namespace.name)
     jobs.submit(JOB)
     states = jobs.watch("cartpole")

@@ -66,19 +66,6 @@ async def carried(sender: Client, receiver: NatsClient) -> None:
     await receiver.close()
 
 
-@LOOPS
-@pytest.mark.parametrize("kind", [Client, NatsClient])
-def test_messages_arrive_at_this_client_and_at_a_plain_one(server: Server, loop: Loop, kind: type[NatsClient]) -> None:
-    async def main() -> None:
-        sender, receiver = Client(), kind()
-        for each in (sender, receiver):
-            await each.connect(server.url())
-        await carried(sender, receiver)
-
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(main())
-
-
 def over_tls(server: Server) -> ssl.SSLContext:
     """Start the server again over TLS, and return a context that trusts its certificate."""
     trusting = ssl.create_default_context()
@@ -87,11 +74,16 @@ def over_tls(server: Server) -> ssl.SSLContext:
 
 
 @LOOPS
-def test_messages_arrive_over_tls(server: Server, loop: Loop) -> None:
-    trusting = over_tls(server)
+@pytest.mark.parametrize(
+    ("kind", "tls"),
+    [(Client, False), (NatsClient, False), (Client, True)],
+    ids=["at this client", "at a plain one", "over TLS"],
+)
+def test_messages_arrive(server: Server, loop: Loop, kind: type[NatsClient], tls: bool) -> None:
+    trusting = over_tls(server) if tls else None
 
     async def main() -> None:
-        sender, receiver = Client(), Client()
+        sender, receiver = Client(), kind()
         for each in (sender, receiver):
             await each.connect(server.url(), tls=trusting)
         await carried(sender, receiver)
