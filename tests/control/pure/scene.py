@@ -23,7 +23,7 @@ from rollfleet_operator.installation_key import KEY_BYTES, InstallationKey
 from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
 from rollfleet_operator.nats_access import Login, NatsAccess
 from rollfleet_operator.observed import Observed, observe, parsed
-from rollfleet_operator.plan import Action, plan_runs
+from rollfleet_operator.plan import plan_runs
 from rollfleet_operator.settings import Settings
 
 NOW_S = 1_800_000_000.0
@@ -170,7 +170,7 @@ class Scene:
         pods = [pod for manifest in self.pods if (pod := parsed(Pod.parse, manifest))]
         return observe(self.job, self.children, pods, refused_pods=self.refused_pods)
 
-    def planned(self, stage: Stage = Stage.LIVE) -> list[Action]:
+    def planned(self, stage: Stage = Stage.LIVE) -> list[Any]:
         """Return what is to be done with the runs."""
         runs = [each for which, each in wanted(self.job).items() if which.kind == "Job"]
         return plan_runs(self.job, runs, self.observed, stage)

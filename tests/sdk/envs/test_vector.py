@@ -18,30 +18,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tests.running import gone
 from tests.sdk.envs.chatty import Chatty
 from tests.sdk.rollout.robot import Robot
+from tests.sdk.same_values import assert_same
 
 import rollfleet
 from rollfleet.envs.failures import FAILURES
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid, JobInvalid
 from rollfleet_api.placement import EnvironmentFailuresSpec
-
-
-def assert_same(ours: Any, theirs: Any) -> None:
-    """Assert that two trees are equal: values, dtypes, shapes and keys."""
-    if isinstance(theirs, dict):
-        assert list(ours) == list(theirs)
-        for key in theirs:
-            assert_same(ours[key], theirs[key])
-    elif isinstance(theirs, tuple | list):
-        for one, other in zip(ours, theirs, strict=True):
-            assert_same(one, other)
-    elif isinstance(theirs, np.ndarray):
-        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-        if theirs.dtype == object:
-            assert_same(list(ours), list(theirs))
-        else:
-            np.testing.assert_array_equal(ours, theirs)
-    else:
-        assert ours == theirs
 
 
 @pytest.fixture(params=["processes", "other hosts"])
@@ -110,7 +92,9 @@ def test_environments_that_are_sent_apart_step_as_those_sent_together(two_server
     ours = rollfleet.make_vec(Chatty, num_envs=6, batch_size=3, **two_servers)
     theirs.action_space.seed(0)
     actions = [theirs.action_space.sample() for _ in range(80)]
-    expected = [(*theirs.reset(seed=0)[:1], *[np.zeros(6)] * 3)] + [theirs.step(each) for each in actions]
+    expected = [(*theirs.reset(seed=0)[:1], np.zeros(6), *[np.zeros(6, np.bool_)] * 2)] + [
+        theirs.step(each) for each in actions
+    ]
     ours.async_reset(seed=0)
     leaves: list[Callable[[Any], Any]] = [lambda a: a["move"]]
     leaves += [lambda a: a["keys"][0], lambda a: a["keys"][1], lambda a: a["keys"][2], lambda a: a["small"]]

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, is_leaf_nontensor
 from tests.sdk.plain_tensors.policies import ACTED, SEEN
+from tests.sdk.same_values import assert_same
 from torch import nn
 
 from rollfleet.data.tensor_tree import key_of, nested
@@ -29,17 +30,6 @@ def first(sizes: torch.Size, seed: int) -> dict[Any, Any]:
         ("next", "mask"): torch.rand(*sizes, ACTED, generator=draws) < 0.5,
         ("mask",): torch.ones(*sizes, ACTED, dtype=torch.bool),
     }
-
-
-def assert_same(ours: dict[Any, Any], theirs: dict[Any, Any]) -> None:
-    assert list(ours) == list(theirs)
-    for key, value in theirs.items():
-        assert type(ours[key]) is type(value), key
-        if isinstance(value, torch.Tensor):
-            assert (ours[key].dtype, ours[key].shape) == (value.dtype, value.shape), key
-            assert torch.equal(ours[key], value) or torch.allclose(ours[key], value, 0, 0, equal_nan=True), key
-        else:
-            assert ours[key].data == value.data
 
 
 def state_of(policy: Any) -> dict[str, Any]:
@@ -82,6 +72,5 @@ def assert_alike(plain: PlainPolicy, policy: Any, like: Any, sizes: torch.Size, 
             steps_of(called, like, sizes, seed),
             steps_of(acted, policy, sizes, seed),
         )
-    for ones, others in zip(ours, theirs, strict=True):
-        assert_same(ones, others)
+    assert_same(ours, theirs)
     assert_same(our_state, their_state)

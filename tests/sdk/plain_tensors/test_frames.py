@@ -16,6 +16,7 @@ from tensordict.nn import TensorDictModule
 from tests.sdk.places import Collect
 from tests.sdk.plain_tensors.environments import OBS, Varied, makers, single
 from tests.sdk.plain_tensors.policies import ACTED, SEEN, policies
+from tests.sdk.same_values import assert_same
 from tests.waiting import wait_until
 from torch import nn
 from torchrl.data import Unbounded
@@ -113,23 +114,6 @@ def collected(
             path = rollout.path
             rollout.close()
     return found, path
-
-
-def assert_same(ours: Any, theirs: Any) -> None:
-    assert type(ours) is type(theirs)
-    if isinstance(theirs, dict):
-        assert list(ours) == list(theirs)
-        assert_same(list(ours.values()), list(theirs.values()))
-    elif isinstance(theirs, list | tuple):
-        assert len(ours) == len(theirs)
-        for own, other in zip(ours, theirs, strict=True):
-            assert_same(own, other)
-    elif isinstance(theirs, torch.Tensor | np.ndarray):
-        own, other = torch.as_tensor(ours), torch.as_tensor(theirs)
-        assert (own.dtype, own.shape) == (other.dtype, other.shape)
-        assert torch.allclose(own, other, 0, 0, equal_nan=True)
-    else:
-        assert ours == theirs
 
 
 def assert_paths_agree(make: Any, acting: Any, **keywords: Any) -> str | None:
