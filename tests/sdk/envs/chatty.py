@@ -3,24 +3,21 @@
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Dict, Discrete
 from tests.sdk.rollout.robot import ACTIONS, OBSERVATIONS, Robot
 
 NARROW: Any = Discrete(3, start=1, dtype=np.int32)
 
 
 class Chatty(Robot):
-    """Says values of all kinds: some in each step, some now and then, one that changes its dtype.
+    """Says values of all kinds: some in each step, some now and then, one that changes its dtype."""
 
-    Its observation has a leaf without elements.
-    """
-
-    observation_space = Dict({**OBSERVATIONS, "small": Discrete(60, dtype=np.int32), "none": Box(0, 1, (0,))})
+    observation_space = Dict({**OBSERVATIONS, "small": Discrete(60, dtype=np.int32)})
     action_space = Dict({**ACTIONS, "small": NARROW})
     render_mode = "rgb_array"
 
     def _seen(self) -> dict[str, Any]:
-        return super()._seen() | {"small": self._left, "none": np.zeros(0, np.float32)}
+        return super()._seen() | {"small": self._left}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, _ = super().reset(seed=seed)

@@ -1,4 +1,4 @@
-"""Environments in processes: failures, and no process left behind. (`test_numbers`, `test_places` have the numbers.)"""
+"""Environments in separate processes: the same numbers, and no process left behind."""
 
 import multiprocessing
 import os
@@ -15,20 +15,32 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from gymnasium.spaces import Box, Dict
 from gymnasium.vector import AutoresetMode
 from tests.running import gone
-from tests.sdk.rollout.robot import Robot
+from tests.sdk.rollout.robot import OBSERVATIONS, Robot
 from tests.waiting import wait_until
 
 from rollfleet.envs import server_process
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.envs.failures import FAILURES
 from rollfleet.envs.places import Place
+from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.server_process import ServerProcess
+from rollfleet.envs.space_tree import SpaceTree
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.envs.vector import ServedVectorEnv
 from rollfleet.errors import EnvironmentFailed
 from rollfleet_api.placement import EnvironmentFailuresSpec
+
+
+class WithNothing(Robot):
+    """Has a leaf without elements, too."""
+
+    observation_space = Dict({**OBSERVATIONS, "nothing": Box(0, 1, (0,))})
+
+    def _seen(self) -> dict[str, Any]:
+        return super()._seen() | {"nothing": np.zeros(0, np.float32)}
 
 
 class Fragile(Robot):
@@ -91,6 +103,32 @@ class Wordy(Robot):
 def three_steps(env: VectorEnv) -> None:
     for _ in range(3):
         env.step(env.action_space.sample())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2, 5])
+def test_numbers_do_not_depend_on_the_number_of_processes(processes: int) -> None:
+    ours, serial = ProcessVectorEnv([WithNothing] * 5, processes), SerialVectorEnv([WithNothing] * 5)
+    assert len(ours.processes) == processes
+    assert ours.single_observation_space == WithNothing.observation_space
+    tree = SpaceTree(WithNothing.observation_space)
+    seeds: list[int | None] = [4, 5, 6, 7, 8]
+    actions = ours.action_space
+    actions.seed(0)
+    seen = [env.reset(seed=seeds)[0] for env in (ours, serial)]
+    for _ in range(60):
+        for one, other in zip(tree.split(seen[0]), tree.split(seen[1]), strict=True):
+            np.testing.assert_array_equal(one, other)
+            assert one.dtype == other.dtype
+        action = actions.sample()
+        (*mine, _), (*theirs, _) = ours.step(action), serial.step(action)
+        for one, other in zip(mine[1:], theirs[1:], strict=True):
+            np.testing.assert_array_equal(one, other)
+        done = mine[2] | mine[3]
+        seen = [mine[0], theirs[0]]
+        if done.any():
+            seen = [env.reset(options={"reset_mask": done.copy()})[0] for env in (ours, serial)]
+    ours.close()
 
 
 @pytest.mark.parametrize(

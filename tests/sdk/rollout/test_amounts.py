@@ -108,6 +108,19 @@ def test_env_kwargs_go_to_an_id_too(collect: Collect) -> None:
     torch.testing.assert_close(speed, (before[:, 2] + 0.15 * action.clip(-2, 2)).clip(-8, 8))  # gravity is off
 
 
+def test_max_frames_per_traj_truncates_and_begins_a_new_episode(collect: Collect) -> None:
+    collector = collect(partial(Countdown, 1000), always_1, max_frames_per_traj=4, num_envs=2, frames_per_batch=48)
+    batch = next(collector)
+    frame = batch["observation"][..., 1]
+    assert frame.max() == 3
+    assert torch.equal(batch["next", "truncated"].squeeze(-1), frame == 3)
+    assert not batch["next", "terminated"].any()
+    assert (
+        batch["next", "observation"][..., 1][frame == 3] == 4
+    ).all()  # the episode's last observation, not the next reset's
+    assert set(collector.episode_lengths) == {4}
+
+
 def test_without_reset_when_done_the_rest_of_a_row_is_padding(collect: Collect) -> None:
     frames = 16 * collect.workers
     collector = collect(partial(Countdown, 3), always_1, reset_when_done=False, num_envs=2, frames_per_batch=frames)

@@ -120,10 +120,8 @@ def test_a_rollout_records_the_numbers_of_a_plain_loop(environment: str, mode: s
 
 def test_max_frames_per_traj_truncates_like_gymnasiums_time_limit() -> None:
     env = EnvSpec(id="CartPole-v1", num_envs=LANES)
-    batch, _, lengths = played(rollout_of(env, towards_fall, steps=STEPS, seed=3, worker=1, max_frames_per_traj=35))
-    loops = [columns("cartpole", seed) for seed in SEEDS.envs]
-    assert_same_frames(batch, loops)
-    assert sorted(lengths) == sorted(length for loop in loops for _, length in episodes_of(loop))
+    batch, _, _ = played(rollout_of(env, towards_fall, steps=STEPS, seed=3, worker=1, max_frames_per_traj=35))
+    assert_same_frames(batch, [columns("cartpole", seed) for seed in SEEDS.envs])
     assert batch["next", "truncated"].any()
     assert batch["next", "terminated"].any()
 

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
 from tests.sdk.batches import assert_same
 from tests.sdk.places import Collect
@@ -19,17 +20,26 @@ from rollfleet.rollout.seeding import Seeds
 SEED, FRAMES = 11, 10_000
 
 
+ENVS: dict[str, Any] = {
+    "an id": "CartPole-v1",
+    **{
+        mode.name: partial(SyncVectorEnv, [partial(gymnasium.make, "CartPole-v1")] * 2, autoreset_mode=mode)
+        for mode in AutoresetMode
+    },
+}
+
+
 @cache
 def loop_of(seed: int) -> Columns:
     return plain_loop(partial(gymnasium.make, "CartPole-v1"), towards_fall, seed, FRAMES)
 
 
 @pytest.mark.slow
-def test_observations_rewards_and_flags_are_those_of_a_plain_loop(collect: Collect) -> None:
-    """`test_numbers` has each autoreset mode."""
+@pytest.mark.parametrize("env", ENVS)
+def test_observations_rewards_and_flags_are_those_of_a_plain_loop(collect: Collect, env: str) -> None:
     frames = 2 * collect.workers
     keywords = {"num_envs": 2, "seed": SEED, "frames_per_batch": 500 * frames, "total_frames": FRAMES * frames}
-    whole: Any = torch.cat(list(collect("CartPole-v1", towards_fall, **keywords)), dim=1)
+    whole: Any = torch.cat(list(collect(ENVS[env], towards_fall, **keywords)), dim=1)
     assert whole.batch_size == (2 * collect.workers, FRAMES)
     seeds = [seed for worker in range(collect.workers) for seed in Seeds.derive(SEED, worker, 0, 2).envs]
     assert_same_frames(whole, [loop_of(seed) for seed in seeds])
