@@ -22,7 +22,7 @@ REGISTRY ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # Versions that may not break each other: 0.1.*, 1.*
 SERIES := $(shell echo $(VERSION) | sed -E 's/^(0\.[0-9]+|[0-9]+)\..*/\1/')
-# An environment for the oldest packages.
+# The environment of `test-oldest`.
 OLDEST := build/oldest
 PIP := $(BIN)/python -P -m pip --disable-pip-version-check
 # The folders that hold Python: mypy refuses an empty one.
@@ -54,7 +54,7 @@ test-slow: $(VENV)/.installed-all ## Run the slow tests: long runs, random fault
 
 test-oldest: ## Run tests of rules, plans, wire and NATS with the oldest packages that pyproject.toml allows
 	$(MAKE) VENV=$(OLDEST) $(OLDEST)/.made
-	$(OLDEST)/bin/python -P -m pip --disable-pip-version-check install --quiet uv
+	$(OLDEST)/bin/python -P -m pip --disable-pip-version-check install --quiet uv --constraint constraints.txt
 	$(OLDEST)/bin/uv pip install --quiet --python $(OLDEST) --resolution lowest-direct --editable '.[local,cluster,operator]'
 	grep -E '^(pytest|hypothesis|jsonschema|trustme|execnet)' constraints.txt >$(OLDEST)/tests.txt
 	$(OLDEST)/bin/uv pip install --quiet --python $(OLDEST) --requirement $(OLDEST)/tests.txt

@@ -137,7 +137,8 @@ class CollectorJobSpec(Model):
         ),
         Rule(
             cel="self.workers > 0 || !has(self.evaluation)",
-            message="a job without workers has no policy to evaluate; remove {evaluation}, or write {workers}",
+            message="a job without workers has no policy to evaluate; remove {evaluation}, or write 1 or more "
+            "{workers}",
             holds=lambda spec: spec.workers > 0 or spec.evaluation is None,
             field="evaluation",
         ),

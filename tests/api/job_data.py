@@ -36,7 +36,8 @@ RULES = [
             "env": ENV | {"vectorization": "Async", "numEnvs": 2, "servers": {"replicas": 2}},
             "evaluation": {"every": 10},
         },
-        "spec.evaluation: a job without workers has no policy to evaluate; remove `evaluation`, or write `workers`",
+        "spec.evaluation: a job without workers has no policy to evaluate; remove `evaluation`, or write 1 or more "
+        "`workers`",
     ),
     ({"workers": -1}, "spec.workers: must be at least 0, got -1"),
     ({"workers": "two"}, 'spec.workers: expected a whole number, got "two"'),

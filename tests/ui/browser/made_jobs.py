@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass, field
 
 from rollfleet_api.diagnosis import ADVICE, Diagnosis
-from rollfleet_api.job import CollectorJobSpec, CollectorJobStatus
+from rollfleet_api.job import CollectorJobSpec
+from rollfleet_api.status import CollectorJobStatus
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened, History, JobPage, JobRow, Moment, ObjectRow, WorkerRow
 from rollfleet_ui.rows import SKETCH_POINTS
